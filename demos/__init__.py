@@ -1,0 +1,3 @@
+"""Demonstrations that run as they are, installed as ``obsspec_agents.demos``."""
+
+__all__: list[str] = []

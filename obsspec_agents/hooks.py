@@ -1,0 +1,178 @@
+"""How to call a chat model below its callbacks, and whether such a call can be aborted.
+
+LangChain's chat models do their work in four hooks: ``_generate``, ``_agenerate``,
+``_stream`` and ``_astream``. What sits above them (callbacks, streams, caches) belongs to
+the user; a speculation calls the hooks alone, so nothing of it is seen.
+
+An asynchronous hook is aborted by cancelling it, which closes its connection. A
+synchronous one can't be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any, cast
+from uuid import uuid4
+
+import openai
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, SimpleChatModel
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+
+from obsspec_agents.request import Mode, Request
+
+__all__ = [
+    "AsyncTokenRecorder",
+    "Started",
+    "TokenCall",
+    "TokenRecorder",
+    "accepts_run_manager",
+    "has_async_hook",
+    "is_transport_fault",
+    "original_class",
+    "overrides",
+    "start_in_thread",
+    "plain",
+    "start",
+]
+
+Started = AsyncIterator[ChatGenerationChunk] | Awaitable[ChatResult]
+"""A call that has begun: its chunks, or its one answer."""
+
+TokenCall = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of one ``on_llm_new_token`` call that a hook made itself."""
+
+
+def overrides(cls: type[BaseChatModel], hook: str) -> bool:
+    """Whether a chat model class has its own version of a hook."""
+    return getattr(cls, hook) is not getattr(BaseChatModel, hook)
+
+
+def has_async_hook(cls: type[BaseChatModel], mode: Mode) -> bool:
+    """Whether the class answers this mode in asynchronous code of its own, which can be
+    cancelled; LangChain's default runs the synchronous hook in a thread, which can't."""
+    if mode is Mode.STREAM:
+        return overrides(cls, "_astream")
+    default = (BaseChatModel._agenerate, SimpleChatModel._agenerate)
+    return cls._agenerate not in default
+
+
+@lru_cache(maxsize=512)
+def accepts_run_manager(hook: Callable[..., Any]) -> bool:
+    """Whether a hook takes ``run_manager`` (old models don't)."""
+    parameters = inspect.signature(hook).parameters
+    return "run_manager" in parameters or any(
+        p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters.values()
+    )
+
+
+def original_class(model: BaseChatModel) -> type[BaseChatModel]:
+    """The class that the user's model had before it was wrapped."""
+    cls = type(model)
+    return next(base for base in cls.__mro__ if not base.__dict__.get("_obsspec_joins", False))
+
+
+def plain(model: BaseChatModel) -> BaseChatModel:
+    """The same model, live state included, as an instance of its original class.
+
+    What its hooks call on ``self`` then stays what it was before the model was wrapped.
+    """
+    cls = original_class(model)
+    twin = cls.__new__(cls)
+    object.__setattr__(twin, "__dict__", model.__dict__)
+    for slot in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+        object.__setattr__(twin, slot, getattr(model, slot, None))
+    return twin
+
+
+def start(request: Request, model: BaseChatModel, recorder: AsyncTokenRecorder) -> Started:
+    """Begin a request on an asynchronous hook of a plain model, unseen by any callback."""
+    hook = model._astream if request.mode is Mode.STREAM else model._agenerate
+    started: Started = _bound(hook, request, recorder)()
+    return started
+
+
+def start_in_thread(
+    request: Request, model: BaseChatModel, recorder: AsyncTokenRecorder
+) -> Started:
+    """Begin a request on a synchronous hook, in worker threads. It can't be aborted: a
+    cancelled one goes on until its next chunk, or its end."""
+    sync = recorder.get_sync()
+    if request.mode is Mode.STREAM:
+        return _stream_in_thread(_bound(model._stream, request, sync))
+    return asyncio.to_thread(_bound(model._generate, request, sync))
+
+
+async def _stream_in_thread(
+    begin: Callable[[], Iterator[ChatGenerationChunk]],
+) -> AsyncIterator[ChatGenerationChunk]:
+    chunks = await asyncio.to_thread(begin)
+    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+        yield chunk
+
+
+def _bound(
+    hook: Callable[..., Any], request: Request, recorder: AsyncTokenRecorder | TokenRecorder
+) -> Callable[[], Any]:
+    """The hook with its arguments. It gets copies of the messages: some models change what
+    they are given."""
+    kwargs = dict(request.kwargs)
+    if accepts_run_manager(cast("Any", hook).__func__):
+        kwargs["run_manager"] = recorder
+    stop = None if request.stop is None else list(request.stop)
+    return partial(hook, copy.deepcopy(list(request.messages)), stop=stop, **kwargs)
+
+
+class TokenRecorder(CallbackManagerForLLMRun):
+    """Keeps the token callbacks that a hook fires itself, for the replay at the commit."""
+
+    def __init__(self, record: Callable[[TokenCall], None]) -> None:
+        super().__init__(run_id=uuid4(), handlers=[], inheritable_handlers=[])
+        self._record = record
+
+    def on_llm_new_token(self, *args: Any, **kwargs: Any) -> None:
+        """Keep the call instead of passing it on."""
+        self._record((args, kwargs))
+
+
+class AsyncTokenRecorder(AsyncCallbackManagerForLLMRun):
+    """The same for asynchronous hooks."""
+
+    def __init__(self, record: Callable[[TokenCall], None]) -> None:
+        super().__init__(run_id=uuid4(), handlers=[], inheritable_handlers=[])
+        self._record = record
+
+    async def on_llm_new_token(self, *args: Any, **kwargs: Any) -> None:
+        """Keep the call instead of passing it on."""
+        self._record((args, kwargs))
+
+    def get_sync(self) -> TokenRecorder:
+        """The recorder that a synchronous hook gets when it is run in a thread."""
+        return TokenRecorder(self._record)
+
+
+def is_transport_fault(error: BaseException) -> bool:
+    """Whether an error says nothing about the answer, so that a fresh call is no redraw.
+
+    A lost connection does, and a server that refuses for its load (429, 502, 503). A
+    time-out after the request was sent doesn't: it favours short answers, so it *is* the
+    answer; nor does any other error of the server or of the client's parsing.
+    """
+    if isinstance(error, openai.APITimeoutError):
+        cause = error.__cause__
+        return type(cause).__name__ in ("ConnectTimeout", "PoolTimeout")
+    if isinstance(error, openai.APIConnectionError):
+        return True
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code in (429, 502, 503)
+    if isinstance(error, (TimeoutError,)):
+        return False
+    if isinstance(error, ConnectionError):
+        return True
+    # httpx and httpx2 share names; a stream cut in the middle raises these unwrapped.
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return "TransportError" in names and "TimeoutException" not in names

@@ -1,0 +1,128 @@
+"""The request: all that determines the distribution of the policy's next output.
+
+A generation is committed only when the real request's key equals its own (contract, rule
+1). Where the model can say what it would send, the key is made of that wire payload, key
+order included, less the declared transport fields; else of everything in the messages and
+parameters that could reach a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, ToolMessage
+from pydantic import BaseModel
+
+__all__ = ["TRANSPORT_FIELDS", "Mode", "Request", "UnkeyableRequestError"]
+
+TRANSPORT_FIELDS = frozenset({"priority", "request_id", "cache_salt", "extra_headers", "timeout"})
+"""Fields of a wire payload (and of its ``extra_body``) that don't determine the output."""
+
+
+class UnkeyableRequestError(Exception):
+    """The request holds something that has no canonical form, so it is not speculated on."""
+
+
+class Mode(StrEnum):
+    """Through which hook of the chat model the request goes."""
+
+    GENERATE = "generate"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One policy call as its chat model's hook received it.
+
+    ``messages`` and ``kwargs`` are the caller's own objects: read, never changed.
+    """
+
+    model: BaseChatModel
+    mode: Mode
+    messages: Sequence[BaseMessage]
+    stop: Sequence[str] | None
+    kwargs: Mapping[str, Any]
+    loop: asyncio.AbstractEventLoop | None = field(default=None, compare=False)
+    """The event loop that the call was awaited on; None for a synchronous call."""
+    context: contextvars.Context | None = field(default=None, compare=False, repr=False)
+    """The context variables that the call saw."""
+
+    def extended(self, messages: Iterable[BaseMessage]) -> Request:
+        """The request that follows when these messages are appended."""
+        return replace(self, messages=[*self.messages, *messages])
+
+    @cached_property
+    def key(self) -> str:
+        """Equal keys, equal requests: a SHA-256 of the canonical form.
+
+        Raises:
+            UnkeyableRequestError: a parameter has no canonical form.
+        """
+        canonical = [id(self.model), self.mode.value, _settings(self.model), self._payload()]
+        try:
+            # Escaped to ASCII, so that a lone surrogate is a request like any other.
+            text = json.dumps(canonical, separators=(",", ":"), default=_canonical)
+        except (TypeError, ValueError) as error:
+            raise UnkeyableRequestError(str(error)) from error
+        return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+    def answers(self, call_ids: Iterable[str]) -> bool:
+        """Whether the request carries a tool message for every one of these calls."""
+        answered = {m.tool_call_id for m in self.messages if isinstance(m, ToolMessage)}
+        return answered.issuperset(call_ids)
+
+    def _payload(self) -> Any:
+        stop = None if self.stop is None else list(self.stop)
+        wire: Callable[..., Mapping[str, Any]] | None = getattr(
+            self.model, "_get_request_payload", None
+        )
+        if wire is not None:
+            return _without_transport(wire(list(self.messages), stop=stop, **self.kwargs))
+        return {
+            "messages": [_message_form(message) for message in self.messages],
+            "stop": stop,
+            "kwargs": _without_transport(self.kwargs),
+        }
+
+
+def _without_transport(payload: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in payload.items() if name not in TRANSPORT_FIELDS}
+    if isinstance(extra := kept.get("extra_body"), Mapping):
+        kept["extra_body"] = {k: v for k, v in extra.items() if k not in TRANSPORT_FIELDS}
+    return kept
+
+
+def _message_form(message: BaseMessage) -> dict[str, Any]:
+    # Ids are given by the framework, and artifacts are by definition not for the model.
+    return message.model_dump(exclude={"id", "artifact"})
+
+
+def _settings(model: BaseChatModel) -> dict[str, Any]:
+    """The model's plain settings, so that one changed in place changes the key."""
+    values = vars(model)
+    return {
+        name: value
+        for name in type(model).model_fields
+        if isinstance(value := values.get(name), (str, int, float, bool))
+    }
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        return {"schema": value.model_json_schema(), "of": f"{value.__module__}.{value.__name__}"}
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(f"a {type(value).__name__} in the request has no canonical form")

@@ -1,0 +1,86 @@
+"""The plain agent that every rule is tried on, and a way to record all that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+from obsspec_agents import Speculator, SpeculativeToolNode, speculative
+
+
+def agent(
+    model: BaseChatModel,
+    tools: Sequence[Any],
+    speculator: Speculator | None,
+    *,
+    sync: bool = False,
+    checkpointer: Any = None,
+    before_model: Callable[[list[BaseMessage]], list[BaseMessage]] = list,
+    **node: Any,
+) -> Any:
+    """An agent node and a tool node in a StateGraph; plain where there is no speculator."""
+    if speculator is None:
+        tool_node: ToolNode = ToolNode(tools, **node)
+    else:
+        model = speculative(model, speculator)
+        tool_node = SpeculativeToolNode(tools, speculator=speculator, **node)
+
+    def call_model(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [model.invoke(before_model(state["messages"]))]}
+
+    async def acall_model(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(before_model(state["messages"]))]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", call_model if sync else acall_model)
+    graph.add_node("tools", tool_node)
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", tools_condition)
+    graph.add_edge("tools", "agent")
+    return graph.compile(checkpointer=checkpointer)
+
+
+def transcript(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """The messages without what LangChain numbers anew each time."""
+    return [m.model_dump(exclude={"id"}) for m in messages]
+
+
+class Everything(BaseCallbackHandler):
+    """Writes down every callback of a run, by name and payload."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self.events.append(
+            ("start", [serialized.get("name"), [m.model_dump(exclude={"id"}) for m in messages[0]],
+                       kwargs.get("invocation_params")])
+        )
+
+    def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
+        self.events.append(("token", token))
+
+    def on_llm_end(self, response: Any, **kwargs: Any) -> None:
+        message = response.generations[0][0].message
+        self.events.append(("end", message.model_dump(exclude={"id"})))
+
+    def on_llm_error(self, error: BaseException, **kwargs: Any) -> None:
+        self.events.append(("error", repr(error)))
+
+    def on_tool_start(self, serialized: Any, input_str: str, **kwargs: Any) -> None:
+        self.events.append(("tool", input_str))
+
+    def on_tool_end(self, output: Any, **kwargs: Any) -> None:
+        self.events.append(("tool end", getattr(output, "content", output)))
+
+    def on_tool_error(self, error: BaseException, **kwargs: Any) -> None:
+        self.events.append(("tool error", repr(error)))
+
+    def count(self, kind: str) -> int:
+        return sum(k == kind for k, _ in self.events)
