@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -23,7 +23,13 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableBinding
 
 from obsspec_agents.errors import ConfigurationError
-from obsspec_agents.hooks import accepts_run_manager, original_class, overrides, plain
+from obsspec_agents.hooks import (
+    accepts_run_manager,
+    original_class,
+    overrides,
+    plain,
+    to_its_end,
+)
 from obsspec_agents.policy_turn import PolicyTurn
 from obsspec_agents.request import Mode, Request
 from obsspec_agents.speculator import Speculator
@@ -31,8 +37,6 @@ from obsspec_agents.speculator import Speculator
 __all__ = ["speculative"]
 
 ModelT = TypeVar("ModelT")
-
-Closable = AsyncGenerator[ChatGenerationChunk, None]
 
 _SPECULATOR = "_obsspec_speculator"
 
@@ -86,7 +90,8 @@ def _joining_class(base: type[BaseChatModel]) -> type[BaseChatModel]:
         "__doc__": base.__doc__,
         **hooks,
     }
-    cls = cast("type[BaseChatModel]", type(base)(base.__name__, (base,), namespace))
+    metaclass: Any = type(base)
+    cls = cast("type[BaseChatModel]", metaclass(base.__name__, (base,), namespace))
     type.__setattr__(cls, "_obsspec_joins", True)
     return cls
 
@@ -104,9 +109,7 @@ def _turn(
         return None
     context = contextvars.copy_context()
     with speculator.guard("policy"):
-        return speculator.policy_called(
-            Request(model, mode, messages, stop, kwargs, loop, context)
-        )
+        return speculator.policy_called(Request(model, mode, messages, stop, kwargs, loop, context))
     return None
 
 
@@ -190,16 +193,17 @@ async def _astream(
     turn = _turn(self, Mode.STREAM, messages, stop, kwargs, asyncio.get_running_loop())
     arguments = _with_manager(hook, run_manager, kwargs)
     if turn is None:
-        async with aclosing(cast("Closable", hook(messages, stop=stop, **arguments))) as chunks:
+        async with aclosing(to_its_end(hook(messages, stop=stop, **arguments))) as chunks:
             async for chunk in chunks:
                 yield chunk
         return
     with turn:
-        async for chunk in turn.ajoined_stream(run_manager):
-            turn.saw(chunk.message)
-            yield chunk
+        async with aclosing(turn.ajoined_stream(run_manager)) as joined:
+            async for chunk in joined:
+                turn.saw(chunk.message)
+                yield chunk
         if turn.flight is None:
-            async with aclosing(cast("Closable", hook(messages, stop=stop, **arguments))) as chunks:
+            async with aclosing(to_its_end(hook(messages, stop=stop, **arguments))) as chunks:
                 async for chunk in chunks:
                     turn.saw(chunk.message)
                     yield chunk

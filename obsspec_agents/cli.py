@@ -71,9 +71,7 @@ def demo(
     world_model_url: Annotated[
         str | None, typer.Option(help="A real server for the world model, asked after recall.")
     ] = None,
-    world_model: Annotated[
-        str, typer.Option(help="The world model's name there.")
-    ] = "world-model",
+    world_model: Annotated[str, typer.Option(help="The world model's name there.")] = "world-model",
     api_key: Annotated[
         str, typer.Option(help="For both servers.", envvar="OBSSPEC_API_KEY", show_default=False)
     ] = "EMPTY",

@@ -77,7 +77,7 @@ class DiscardReason(StrEnum):
     """Why a generation was dropped. None of these looks at the generation itself."""
 
     CONTRADICTED = "contradicted"
-    """A real observation differs from the predicted one."""
+    """A real observation differs from the predicted one, or the tool ended without any."""
     REQUEST_DIFFERS = "request_differs"
     """The observations were right, the real next request is another one all the same."""
     VERSION_CHANGED = "version_changed"
@@ -87,11 +87,12 @@ class DiscardReason(StrEnum):
     RUN_ENDED = "run_ended"
     """The run ended, failed or was cancelled before it asked."""
     UNREACHABLE = "unreachable"
-    """The real call blocks the very event loop that the generation runs on."""
+    """The real call can't wait for the event loop that the generation runs on: it might be
+    blocking it."""
 
 
 class StepOutcome(StrEnum):
-    """What became of a step: exactly one for each policy message with tool calls."""
+    """What became of a step: exactly one for each time that the tools of a policy message ran."""
 
     COMMITTED = "committed"
     MISSED = "missed"
@@ -99,7 +100,8 @@ class StepOutcome(StrEnum):
     SKIPPED = "skipped"
     """No generation was begun."""
     ENDED = "ended"
-    """The run ended before the next request, so nothing was to be hidden."""
+    """The run ended before the next request, so nothing was to be hidden. The reason says
+    what became of the step's generation, or why none was begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

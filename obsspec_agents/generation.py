@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
-from obsspec_agents.hooks import AsyncTokenRecorder, Started, TokenCall
+from obsspec_agents.hooks import AsyncTokenRecorder, Started, TokenCall, to_its_end
 from obsspec_agents.request import Mode, Request
 
 __all__ = ["Generation", "GenerationClosedError", "completion_tokens"]
@@ -51,6 +52,8 @@ class Generation:
         self.chunks = 0
         self.result: ChatResult | None = None
         self.error: BaseException | None = None
+        self.delivered = False
+        """Whether the consumer has been given any part of the answer."""
         self._start = start
         self._clock = clock
         self._lock = threading.Lock()
@@ -64,7 +67,7 @@ class Generation:
 
     async def produce(self) -> None:
         """Run the call to its end. What it raises is kept for the consumer; only
-        cancellation goes through."""
+        cancellation and a user's Ctrl-C go through."""
         self.started = self._clock()
         try:
             begun = self._start(self.request, AsyncTokenRecorder(self._put))
@@ -76,21 +79,19 @@ class Generation:
         except asyncio.CancelledError:
             self.error = GenerationClosedError("closed before its end")
             raise
-        except Exception as error:  # noqa: BLE001 - it is the answer, and the consumer's to raise
+        except BaseException as error:
             self.error = error
+            if isinstance(error, KeyboardInterrupt):
+                raise
         finally:
             self._end()
 
     async def _produce_stream(self, chunks: AsyncIterator[ChatGenerationChunk]) -> None:
-        try:
-            async for chunk in chunks:
+        async with aclosing(to_its_end(chunks)) as closable:
+            async for chunk in closable:
                 self.chunks += 1
                 self.tokens = completion_tokens(chunk.message) or self.tokens
                 self._put(chunk)
-        finally:
-            # A cancelled "async for" leaves the iterator, and its connection, open.
-            if (close := getattr(chunks, "aclose", None)) is not None:
-                await close()
 
     def _put(self, item: ChatGenerationChunk | TokenCall) -> None:
         with self._lock:
@@ -138,15 +139,17 @@ class Generation:
                 break
             index += 1
             if isinstance(item, ChatGenerationChunk):
+                self.delivered = True
                 yield item
             elif run_manager is not None:
+                self.delivered = True
                 args, kwargs = item
                 run_manager.on_llm_new_token(*args, **kwargs)
         self._raise_error()
 
     async def areplay(
         self, run_manager: AsyncCallbackManagerForLLMRun | None
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
         """The same for an asynchronous consumer."""
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         self._wake = _waker(loop, ready)
@@ -161,8 +164,10 @@ class Generation:
                 break
             index += 1
             if isinstance(item, ChatGenerationChunk):
+                self.delivered = True
                 yield item
             elif run_manager is not None:
+                self.delivered = True
                 args, kwargs = item
                 await run_manager.on_llm_new_token(*args, **kwargs)
         self._raise_error()

@@ -10,10 +10,8 @@ synchronous one can't be.
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, cast
 from uuid import uuid4
@@ -24,6 +22,7 @@ from langchain_core.language_models import BaseChatModel, SimpleChatModel
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from obsspec_agents.request import Mode, Request
+from obsspec_agents.worker import in_worker
 
 __all__ = [
     "AsyncTokenRecorder",
@@ -35,9 +34,10 @@ __all__ = [
     "is_transport_fault",
     "original_class",
     "overrides",
-    "start_in_thread",
     "plain",
     "start",
+    "start_in_thread",
+    "to_its_end",
 ]
 
 Started = AsyncIterator[ChatGenerationChunk] | Awaitable[ChatResult]
@@ -104,27 +104,41 @@ def start_in_thread(
     sync = recorder.get_sync()
     if request.mode is Mode.STREAM:
         return _stream_in_thread(_bound(model._stream, request, sync))
-    return asyncio.to_thread(_bound(model._generate, request, sync))
+    return in_worker(_bound(model._generate, request, sync))
+
+
+async def to_its_end(
+    chunks: AsyncIterator[ChatGenerationChunk],
+) -> AsyncGenerator[ChatGenerationChunk, None]:
+    """The chunks; the iterator is closed with this one, and so is its connection.
+
+    A cancelled ``async for`` alone leaves a generator open.
+    """
+    try:
+        async for chunk in chunks:
+            yield chunk
+    finally:
+        if (close := getattr(chunks, "aclose", None)) is not None:
+            await close()
 
 
 async def _stream_in_thread(
     begin: Callable[[], Iterator[ChatGenerationChunk]],
 ) -> AsyncIterator[ChatGenerationChunk]:
-    chunks = await asyncio.to_thread(begin)
-    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+    chunks = await in_worker(begin)
+    while (chunk := await in_worker(partial(next, chunks, None))) is not None:
         yield chunk
 
 
 def _bound(
     hook: Callable[..., Any], request: Request, recorder: AsyncTokenRecorder | TokenRecorder
 ) -> Callable[[], Any]:
-    """The hook with its arguments. It gets copies of the messages: some models change what
-    they are given."""
+    """The hook with its arguments."""
     kwargs = dict(request.kwargs)
     if accepts_run_manager(cast("Any", hook).__func__):
         kwargs["run_manager"] = recorder
     stop = None if request.stop is None else list(request.stop)
-    return partial(hook, copy.deepcopy(list(request.messages)), stop=stop, **kwargs)
+    return partial(hook, list(request.messages), stop=stop, **kwargs)
 
 
 class TokenRecorder(CallbackManagerForLLMRun):
@@ -169,7 +183,7 @@ def is_transport_fault(error: BaseException) -> bool:
         return True
     if isinstance(error, openai.APIStatusError):
         return error.status_code in (429, 502, 503)
-    if isinstance(error, (TimeoutError,)):
+    if isinstance(error, TimeoutError):
         return False
     if isinstance(error, ConnectionError):
         return True

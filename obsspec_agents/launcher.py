@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
+from langchain_core.tracers.context import _configure_hooks
 from langsmith.run_helpers import tracing_context
 
 from obsspec_agents import events as ev
@@ -25,6 +26,7 @@ from obsspec_agents.loop_thread import LoopThread
 from obsspec_agents.model_pool import ModelPool, Starter
 from obsspec_agents.predicting import SkipStep, predict_step
 from obsspec_agents.request import Request, UnkeyableRequestError
+from obsspec_agents.run_registry import unmark
 from obsspec_agents.run_state import ActiveStep, Flight, RunState
 from obsspec_agents.steps import Speculation
 from obsspec_agents.world_model.base import Prediction
@@ -91,9 +93,7 @@ class Launcher:
         if not _on_loop(loop, begin):
             active.step.skipped = SkipReason.LOOP_CLOSED
 
-    def _starter(
-        self, active: ActiveStep, tools: Mapping[str, BaseTool] | None
-    ) -> Starter:
+    def _starter(self, active: ActiveStep, tools: Mapping[str, BaseTool] | None) -> Starter:
         """How the next request is to be started.
 
         Raises:
@@ -151,7 +151,9 @@ class Launcher:
         except asyncio.CancelledError:
             step.skipped = step.skipped or SkipReason.LATE
             raise
-        except Exception as error:  # noqa: BLE001 - silent to the run, loud in the trace
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - silent to the run, loud in the trace
             step.skipped = SkipReason.FAILED
             self._owner.failed(run, step.id, stage, error)
         finally:
@@ -254,6 +256,13 @@ class Launcher:
         if task is not None and loop is not None:
             _on_loop(loop, task.cancel)
 
+    def reachable(self, flight: Flight, request: Request) -> bool:
+        """Whether the call may wait for this flight. One that is awaited may, on the same
+        loop; any may for the loop thread. Another loop might be blocked by the very call."""
+        return flight.loop is request.loop or (
+            self._thread.owns(flight.loop) and _running_loop() is not flight.loop
+        )
+
     def land(self, flight: Flight) -> None:
         """The flight is committed: its expiry no longer matters."""
         if (timer := flight.timer) is not None:
@@ -303,11 +312,18 @@ async def _produce(generation: Generation) -> None:
 
 
 def unseen_context(context: Context | None) -> Context:
-    """A copy of a context in which no LangChain run is going on, so that nothing that runs
-    in it reports to the user's callbacks."""
+    """A copy of a context in which no run is going on and no handler is registered, so that
+    nothing that runs in it reports to the user's callbacks, tracers or usage counters."""
     copied = copy_context() if context is None else context.copy()
-    copied.run(var_child_runnable_config.set, None)
+    copied.run(_forget_run)
     return copied
+
+
+def _forget_run() -> None:
+    var_child_runnable_config.set(None)
+    unmark()
+    for variable, *_ in _configure_hooks:
+        variable.set(None)
 
 
 def _key(request: Request) -> str:
@@ -317,13 +333,16 @@ def _key(request: Request) -> str:
         raise RuntimeError(f"the next request can't be compared: {error}") from error
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def _on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> bool:
     """Run a function on a loop: now where it is the running one, else soon. False if closed."""
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    if running is loop:
+    if _running_loop() is loop:
         function()
         return True
     try:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import Context
 
 __all__ = ["LoopThread"]
+
+_PATIENCE_S = 1.0
 
 
 class LoopThread:
@@ -26,20 +29,20 @@ class LoopThread:
         """The running loop; started if it is not."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                # A loop keeps the context that it was made in, and a run's holds its owner.
+                self._loop = Context().run(asyncio.new_event_loop)
                 self._thread = threading.Thread(
                     target=_run, args=(self._loop,), name="obsspec-loop", daemon=True
                 )
                 self._thread.start()
             return self._loop
 
-    @property
-    def started(self) -> bool:
-        """Whether the thread is running."""
-        return self._loop is not None
+    def owns(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this is the loop."""
+        return loop is self._loop
 
-    def close(self, last: Callable[[], object] | None = None) -> None:
-        """Cancel what runs on the loop, await its end, stop the thread. Idempotent.
+    def close(self, last: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Cancel what runs on the loop, give it a second to end, stop the thread. Idempotent.
 
         Args:
             last: a function that makes a coroutine to be awaited before the loop stops.
@@ -60,15 +63,15 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
-async def _wind_up(last: Callable[[], object] | None) -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+async def _wind_up(last: Callable[[], Awaitable[object]] | None) -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks:
+        await asyncio.wait(tasks, timeout=_PATIENCE_S)
     if last is not None:
-        await asyncio.gather(last(), return_exceptions=True)  # type: ignore[call-overload]
+        await asyncio.gather(last(), return_exceptions=True)
     asyncio.get_running_loop().stop()

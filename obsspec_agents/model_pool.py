@@ -12,7 +12,7 @@ import copy
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import openai
 from langchain_core.language_models import BaseChatModel
@@ -71,7 +71,7 @@ class ModelPool:
             client = self._clients[id(root)][1]
         twin = copy.copy(model)
         vars(twin).update(root_async_client=client, async_client=client.chat.completions)
-        return twin
+        return cast("BaseChatModel", twin)
 
     async def aclose(self) -> None:
         """Close the detached connections, on the loop that used them."""
@@ -81,6 +81,7 @@ class ModelPool:
             await client.close()
 
 
-def _with(begin: Callable[[Request, BaseChatModel, AsyncTokenRecorder], Started],
-          model: BaseChatModel) -> Starter:
+def _with(
+    begin: Callable[[Request, BaseChatModel, AsyncTokenRecorder], Started], model: BaseChatModel
+) -> Starter:
     return lambda request, recorder: begin(request, model, recorder)

@@ -6,7 +6,8 @@ answered. The turn measures, reports, and closes a generation that its consumer 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -28,8 +29,8 @@ class TurnOwner:
 
     clock: Callable[[], float]
 
-    def refetched(self, turn: PolicyTurn, error: BaseException) -> None:
-        """A transport fault: the turn makes its own call."""
+    def refetched(self, turn: PolicyTurn, error: BaseException) -> str | None:
+        """A transport fault: the turn makes its own call, under the version returned."""
         raise NotImplementedError
 
     def answered(self, turn: PolicyTurn, error: BaseException | None) -> None:
@@ -40,17 +41,26 @@ class TurnOwner:
 class PolicyTurn:
     """A context manager around one hook call.
 
+    ``version`` is the policy's when the call was made; a joined generation has its own.
+
     :meth:`joined` and its three siblings give the committed generation's answer, or
     nothing where there is none to join; then the hook makes the call itself.
     """
 
     def __init__(
-        self, owner: TurnOwner, run: RunState, asked: Asked, flight: Flight | None
+        self,
+        owner: TurnOwner,
+        run: RunState,
+        asked: Asked,
+        flight: Flight | None,
+        version: str | None,
     ) -> None:
         self.run = run
         self.asked = asked
         self.flight = flight
+        self.version = version if flight is None else flight.speculation.version
         self.started = owner.clock()
+        self.refetched = False
         self.call_ids: list[str] = []
         self.tokens: int | None = None
         self._owner = owner
@@ -73,7 +83,7 @@ class PolicyTurn:
     def saw(self, message: BaseMessage) -> None:
         """A part of the answer, or all of it, was given to the graph."""
         if isinstance(message, AIMessageChunk):
-            self.call_ids += [c["id"] for c in message.tool_call_chunks if c.get("id")]
+            self.call_ids += [str(c["id"]) for c in message.tool_call_chunks if c.get("id")]
         elif isinstance(message, AIMessage):
             self.call_ids += [c["id"] for c in message.tool_calls if c["id"]]
         self.tokens = completion_tokens(message) or self.tokens
@@ -84,20 +94,18 @@ class PolicyTurn:
             return None
         try:
             return self._generation.wait(run_manager)
-        except Exception as error:
-            self._refetch_or_raise(error, delivered=0)
+        except Exception as error:  # noqa: BLE001 - raised on, unless it says nothing
+            self._refetch_or_raise(error)
             return None
 
-    async def ajoined(
-        self, run_manager: AsyncCallbackManagerForLLMRun | None
-    ) -> ChatResult | None:
+    async def ajoined(self, run_manager: AsyncCallbackManagerForLLMRun | None) -> ChatResult | None:
         """The same, awaited."""
         if self._generation is None:
             return None
         try:
             return await self._generation.await_(run_manager)
-        except Exception as error:
-            self._refetch_or_raise(error, delivered=0)
+        except Exception as error:  # noqa: BLE001 - raised on, unless it says nothing
+            self._refetch_or_raise(error)
             return None
 
     def joined_stream(
@@ -106,33 +114,29 @@ class PolicyTurn:
         """The chunks so far, then those that follow; none where there is nothing to join."""
         if self._generation is None:
             return
-        delivered = 0
         try:
-            for chunk in self._generation.replay(run_manager):
-                delivered += 1
-                yield chunk
-        except Exception as error:
-            self._refetch_or_raise(error, delivered)
+            yield from self._generation.replay(run_manager)
+        except Exception as error:  # noqa: BLE001 - raised on, unless it says nothing
+            self._refetch_or_raise(error)
 
     async def ajoined_stream(
         self, run_manager: AsyncCallbackManagerForLLMRun | None
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    ) -> AsyncGenerator[ChatGenerationChunk, None]:
         """The same, awaited."""
         if self._generation is None:
             return
-        delivered = 0
         try:
-            async for chunk in self._generation.areplay(run_manager):
-                delivered += 1
-                yield chunk
-        except Exception as error:
-            self._refetch_or_raise(error, delivered)
+            async with aclosing(self._generation.areplay(run_manager)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except Exception as error:  # noqa: BLE001 - raised on, unless it says nothing
+            self._refetch_or_raise(error)
 
-    def _refetch_or_raise(self, error: Exception, delivered: int) -> None:
+    def _refetch_or_raise(self, error: Exception) -> None:
         """Only what says nothing about the answer gets a fresh call, and only while nothing
         of the answer was seen; all else is what the plain call would have raised."""
         fault = isinstance(error, GenerationClosedError) or is_transport_fault(error)
-        if delivered or not fault:
+        if not fault or (self._generation is not None and self._generation.delivered):
             raise error
-        self._owner.refetched(self, error)
-        self.flight = None
+        self.version = self._owner.refetched(self, error)
+        self.flight, self.refetched = None, True

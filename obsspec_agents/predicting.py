@@ -13,7 +13,7 @@ from obsspec_agents.world_model.base import PendingCall, Prediction, WorldModel
 __all__ = ["SkipStep", "predict_step"]
 
 
-class SkipStep(Exception):  # noqa: N818 - a decision, not an error
+class SkipStep(Exception):
     """No generation is begun for the step, for this reason."""
 
     def __init__(self, reason: SkipReason) -> None:
@@ -39,7 +39,7 @@ async def predict_step(
 
     async def one(call: PendingCall) -> Prediction:
         begun = clock()
-        predictions = await world_model.apredict(call)
+        predictions = await _ask(world_model, call)
         if not predictions:
             raise SkipStep(SkipReason.NO_PREDICTION)
         prediction = _checked(predictions[0], max_chars)
@@ -69,6 +69,16 @@ async def predict_step(
             raise result
         found[call.id] = result
     return found
+
+
+async def _ask(world_model: WorldModel, call: PendingCall) -> Any:
+    try:
+        return await world_model.apredict(call)
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        # A SystemExit in a task would stop the user's event loop.
+        raise RuntimeError(f"the world model raised {type(error).__name__}") from error
 
 
 def _checked(prediction: Any, max_chars: int) -> Prediction:

@@ -25,7 +25,10 @@ _NAMES = (
 )
 _HEADERS = r"(?:proxy[_-])?authorization|x[_-]api[_-]key"
 _QUOTE = r"\\{0,3}[\"']"
-_VALUE = rf"(?P<quote>{_QUOTE})(?P<quoted>[^\n]{{1,4096}}?)(?P=quote)|(?P<bare>[^\s\"'\\,;&(){{}}\[\]<>|`]++)"
+_VALUE = (
+    rf"(?P<quote>{_QUOTE})(?P<quoted>[^\n]{{1,4096}}?)(?P=quote)"
+    r"|(?P<bare>[^\s\"'\\,;&(){}\[\]<>|`]++)"
+)
 
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}PRIVATE KEY-----|\Z)",
@@ -43,6 +46,10 @@ _KEY_FORMATS = re.compile(
     r"|eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+"  # JSON web tokens
     r")"
 )
+_KEY_STARTS = (
+    *("sk", "pk", "rk", "hf_", "gh", "github_pat", "glpat", "akia", "asia", "aiza", "xox"),
+    *("npm_", "pypi-", "eyj"),
+)
 _HEADER = re.compile(
     rf"(?P<head>\b(?:{_HEADERS})(?:{_QUOTE})?\s{{0,8}}[:=]\s{{0,8}}"
     rf"(?:{_QUOTE})?(?:(?:bearer|basic|token|digest|apikey)\s{{1,8}})?)(?P<bare>[^\s\"'\\,;]++)",
@@ -55,11 +62,12 @@ _BEARER = re.compile(
 _URL = re.compile(r"(?P<head>://[^\s/:@\"']{0,256}:)(?P<bare>[^\s/@\"']{1,256})(?=@)")
 _ASSIGNED = re.compile(
     rf"(?P<head>(?P<name>{_NAMES})(?![\w-])(?:{_QUOTE})?"
-    rf"\s{{0,20}}(?P<sign>=>|:=|=(?!=)|:(?![:/]))\s{{0,20}})(?:{_VALUE})",
+    rf"\s{{0,20}}(?P<sign>=>|:=|=(?!=)|:(?![:=/]))\s{{0,20}})(?:{_VALUE})",
     re.IGNORECASE,
 )
 _FLAG = re.compile(
-    rf"(?P<head>--(?:[a-z]{{1,20}}-){{0,3}}(?P<name>{_NAMES})(?P<sign>\s{{1,8}}))(?![-=])(?:{_VALUE})",
+    rf"(?P<head>--(?:[a-z]{{1,20}}-){{0,3}}(?P<name>{_NAMES})(?P<sign>\s{{1,8}}))"
+    rf"(?![-=])(?:{_VALUE})",
     re.IGNORECASE,
 )
 _COOKIE = re.compile(
@@ -116,12 +124,7 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], Callable[[re.Match[str]], 
     (("://",), _URL, _bare),
     (("pass", "secret", "token", "credential", "key"), _ASSIGNED, _named),
     (("--",), _FLAG, _named),
-    (
-        ("sk", "pk", "rk", "hf_", "gh", "glpat", "akia", "asia", "aiza", "xox", "npm_", "pypi-")
-        + ("eyj",),
-        _KEY_FORMATS,
-        _whole,
-    ),
+    (_KEY_STARTS, _KEY_FORMATS, _whole),
 )
 """Words of which a text (in lower case) must hold one, the pattern, and its replacement."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,12 +20,12 @@ from functools import cached_property
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from pydantic import BaseModel
 
 __all__ = ["TRANSPORT_FIELDS", "Mode", "Request", "UnkeyableRequestError"]
 
-TRANSPORT_FIELDS = frozenset({"priority", "request_id", "cache_salt", "extra_headers", "timeout"})
+TRANSPORT_FIELDS = frozenset({"priority", "request_id", "cache_salt", "extra_headers"})
 """Fields of a wire payload (and of its ``extra_body``) that don't determine the output."""
 
 
@@ -57,28 +58,42 @@ class Request:
     """The context variables that the call saw."""
 
     def extended(self, messages: Iterable[BaseMessage]) -> Request:
-        """The request that follows when these messages are appended."""
-        return replace(self, messages=[*self.messages, *messages])
+        """The request that follows when these messages are appended.
+
+        All messages are copied: what the key is made of is what is generated from, though
+        the graph, or the model's hook, should change a message in place.
+        """
+        return replace(self, messages=copy.deepcopy([*self.messages, *messages]))
 
     @cached_property
     def key(self) -> str:
         """Equal keys, equal requests: a SHA-256 of the canonical form.
 
         Raises:
-            UnkeyableRequestError: a parameter has no canonical form.
+            UnkeyableRequestError: a parameter has no canonical form, or the model can't say
+                what it would send.
         """
-        canonical = [id(self.model), self.mode.value, _settings(self.model), self._payload()]
         try:
+            canonical = [id(self.model), self.mode.value, _settings(self.model), self._payload()]
             # Escaped to ASCII, so that a lone surrogate is a request like any other.
             text = json.dumps(canonical, separators=(",", ":"), default=_canonical)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             raise UnkeyableRequestError(str(error)) from error
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
     def answers(self, call_ids: Iterable[str]) -> bool:
-        """Whether the request carries a tool message for every one of these calls."""
-        answered = {m.tool_call_id for m in self.messages if isinstance(m, ToolMessage)}
-        return answered.issuperset(call_ids)
+        """Whether, after the last policy message that makes one of these calls, the request
+        carries a tool message for every one of them."""
+        wanted = set(call_ids)
+        answered: set[str] = set()
+        for message in reversed(self.messages):
+            if isinstance(message, ToolMessage):
+                answered.add(message.tool_call_id)
+            elif isinstance(message, AIMessage) and any(
+                call["id"] in wanted for call in message.tool_calls
+            ):
+                break
+        return answered.issuperset(wanted)
 
     def _payload(self) -> Any:
         stop = None if self.stop is None else list(self.stop)
@@ -107,13 +122,17 @@ def _message_form(message: BaseMessage) -> dict[str, Any]:
 
 
 def _settings(model: BaseChatModel) -> dict[str, Any]:
-    """The model's plain settings, so that one changed in place changes the key."""
+    """The model's settings, so that one changed in place changes the key; of what is no
+    plain data (a client), which object it is."""
     values = vars(model)
-    return {
-        name: value
-        for name in type(model).model_fields
-        if isinstance(value := values.get(name), (str, int, float, bool))
-    }
+    settings: dict[str, str | int] = {}
+    for name in type(model).model_fields:
+        value = values.get(name)
+        try:
+            settings[name] = json.dumps(value)
+        except (TypeError, ValueError):
+            settings[name] = id(value)
+    return settings
 
 
 def _canonical(value: Any) -> Any:

@@ -15,7 +15,7 @@ from obsspec_agents.run_state import RunState
 from obsspec_agents.runs import Lineage, lineage_of, tracker
 from obsspec_agents.world_model.base import RunInfo
 
-__all__ = ["GROUP_KEY", "TASK_KEY", "RunRegistry"]
+__all__ = ["GROUP_KEY", "TASK_KEY", "RunRegistry", "unmark"]
 
 GROUP_KEY = "obsspec_group"
 """In a run's metadata: the group of sibling rollouts it belongs to."""
@@ -25,6 +25,11 @@ TASK_KEY = "obsspec_task"
 _marked: ContextVar[tuple[tuple[RunRegistry, RunState], ...]] = ContextVar(
     "obsspec_runs", default=()
 )
+
+
+def unmark() -> None:
+    """What runs in this context from here on belongs to no marked run."""
+    _marked.set(())
 
 
 class RunRegistry:

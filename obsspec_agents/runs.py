@@ -34,12 +34,12 @@ class RunTracker(BaseCallbackHandler):
     """Keeps who is whose parent among the chains that are running."""
 
     run_inline = True
-    ignore_llm = True  # type: ignore[assignment]
-    ignore_chat_model = True  # type: ignore[assignment]
-    ignore_agent = True  # type: ignore[assignment]
-    ignore_retriever = True  # type: ignore[assignment]
-    ignore_retry = True  # type: ignore[assignment]
-    ignore_custom_event = True  # type: ignore[assignment]
+    ignore_llm = True
+    ignore_chat_model = True
+    ignore_agent = True
+    ignore_retriever = True
+    ignore_retry = True
+    ignore_custom_event = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

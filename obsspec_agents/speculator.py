@@ -263,9 +263,7 @@ class Speculator(TurnOwner):
         step = active.step
         tool = step.calls[call_id].call["name"]
         if is_new:
-            self.emit(
-                ev.StepStarted(at=at, run=run.info.id, step=step.id, calls=len(step.calls))
-            )
+            self.emit(ev.StepStarted(at=at, run=run.info.id, step=step.id, calls=len(step.calls)))
         self.emit(ev.ToolStarted(at=at, run=run.info.id, step=step.id, call=call_id, tool=tool))
         if is_new:
             self._watch_owner(run, active)
@@ -347,10 +345,8 @@ class Speculator(TurnOwner):
     def _learn(
         self, run: RunState, step: Step, call: PendingCall, observation: Observation
     ) -> None:
-        try:
+        with self.guard("memory", run, step.id):
             self.world_model.observe(call, observation)
-        except Exception as error:  # noqa: BLE001 - a memory's failure is never the run's
-            self.failed(run, step.id, "memory", error)
 
     # ------------------------------------------------------------------ the policy's side
 
@@ -361,18 +357,21 @@ class Speculator(TurnOwner):
         if run is None:
             return None
         flight = self._claim(run, request) if run.steps else None
-        return PolicyTurn(self, run, Asked(request, lineage), flight)
+        return PolicyTurn(self, run, Asked(request, lineage), flight, self._version)
 
     def _claim(self, run: RunState, request: Request) -> Flight | None:
         key = self._key(run, request)
-        blocked = _blocked_loop(request)
         claimed: Flight | None = None
         ended: list[tuple[ActiveStep, StepOutcome, str, bool]] = []
         dropped: list[tuple[RunState, ActiveStep, Flight]] = []
         with self.lock:
             for step_key, active in list(run.steps.items()):
                 step = active.step
-                if blocked is not None and any(f.loop is blocked for f in active.flights.values()):
+                if any(
+                    flight.speculation.request_key == key
+                    and not self._launcher.reachable(flight, request)
+                    for flight in active.flights.values()
+                ):
                     step.discard_all(DiscardReason.UNREACHABLE)
                 speculation = key and step.claim(
                     key, self._version, any_version=self.allow_other_versions
@@ -380,7 +379,7 @@ class Speculator(TurnOwner):
                 if speculation:
                     claimed = active.flights.pop(speculation.id)
                     ended.append((active, StepOutcome.COMMITTED, "", speculation.seen))
-                elif step.observed and request.answers(step.calls):
+                elif request.answers(step.calls):
                     ended.append((active, *_lost(step)))
                 else:
                     dropped += self._take_dropped(run, active)
@@ -416,11 +415,10 @@ class Speculator(TurnOwner):
         if error is None and self.enabled:
             with self.lock:
                 run.remember(turn.call_ids, turn.asked)
-        if flight is None and error is None:
+        if flight is None and error is None and not turn.refetched:
             self.pace.add(turn.tokens, at - turn.started)
         if flight is not None and error is None:
             self._committed(turn, flight)
-        version = self._version if flight is None else flight.speculation.version
         self.emit(
             ev.PolicyAnswered(
                 at=at,
@@ -429,7 +427,7 @@ class Speculator(TurnOwner):
                 seconds=at - turn.started,
                 tokens=turn.tokens,
                 joined=flight is not None,
-                version=version,
+                version=turn.version,
                 error=None if error is None else type(error).__name__,
             )
         )
@@ -456,7 +454,7 @@ class Speculator(TurnOwner):
             )
         )
 
-    def refetched(self, turn: PolicyTurn, error: BaseException) -> None:
+    def refetched(self, turn: PolicyTurn, error: BaseException) -> str | None:
         """A joined generation met a transport fault (see :class:`PolicyTurn`)."""
         if turn.flight is not None:
             speculation = turn.flight.speculation
@@ -469,6 +467,7 @@ class Speculator(TurnOwner):
                     error=type(error).__name__,
                 )
             )
+        return self._version
 
     # ------------------------------------------------------------------ ends
 
@@ -507,10 +506,8 @@ class Speculator(TurnOwner):
         self._drop(dropped)
         for _, active in over:
             self._launcher.cancel_prediction(active)
-            outcome, reason, seen = _lost(active.step)
-            if outcome is StepOutcome.SKIPPED or reason == DiscardReason.RUN_ENDED:
-                outcome = StepOutcome.ENDED
-            self._step_ended(run, active, outcome, reason, seen=seen)
+            _, reason, seen = _lost(active.step)
+            self._step_ended(run, active, StepOutcome.ENDED, reason, seen=seen)
 
     def _step_ended(
         self, run: RunState, active: ActiveStep, outcome: StepOutcome, reason: str, *, seen: bool
@@ -528,19 +525,13 @@ class Speculator(TurnOwner):
 
     def _run_begun(self, run: RunState) -> None:
         info = run.info
-        self.emit(
-            ev.RunStarted(at=self.clock(), run=info.id, group=info.group, task=info.task)
-        )
+        self.emit(ev.RunStarted(at=self.clock(), run=info.id, group=info.group, task=info.task))
 
     def _run_ended(self, run: RunState) -> None:
         self._end_steps(run, lambda _: True)
-        try:
+        with self.guard("memory", run):
             self.world_model.end_run(run.info)
-        except Exception as error:  # noqa: BLE001 - as in _learn
-            self.failed(run, "", "memory", error)
-        self.emit(
-            ev.RunEnded(at=self.clock(), run=run.info.id, tool_seconds=run.tools.seconds)
-        )
+        self.emit(ev.RunEnded(at=self.clock(), run=run.info.id, tool_seconds=run.tools.seconds))
 
     # ------------------------------------------------------------------ events
 
@@ -550,12 +541,14 @@ class Speculator(TurnOwner):
         return self.enabled or self._sink is not None or self._trace is not None
 
     @contextmanager
-    def guard(self, stage: str) -> Iterator[None]:
-        """Around our own code on the user's path: its failure is never the run's."""
+    def guard(self, stage: str, run: RunState | None = None, step: str = "") -> Iterator[None]:
+        """Around what we do on the user's path: its failure is never the run's."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - silent to the run, loud in the trace
-            self.failed(None, "", stage, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - silent to the run, loud in the trace
+            self.failed(run, step, stage, error)
 
     def emit(self, event: Event) -> None:
         """Give an event to the summary, the trace and the sink. Never raises."""
@@ -564,7 +557,9 @@ class Speculator(TurnOwner):
             if sink is not None:
                 try:
                     sink(event)
-                except Exception:  # noqa: BLE001 - a sink's failure is never the run's
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # noqa: BLE001 - a sink's failure is never the run's
                     self.summary.failures += 1
 
     def failed(self, run: RunState | None, step: str, stage: str, error: BaseException) -> None:
@@ -575,7 +570,7 @@ class Speculator(TurnOwner):
                 run="" if run is None else run.info.id,
                 step=step,
                 stage=stage,
-                error=f"{type(error).__name__}: {error}",
+                error=_described(error),
             )
         )
 
@@ -589,23 +584,18 @@ def _lost(step: Step) -> tuple[StepOutcome, str, bool]:
     return StepOutcome.SKIPPED, step.skipped or SkipReason.LATE, False
 
 
-def _blocked_loop(request: Request) -> asyncio.AbstractEventLoop | None:
-    """The loop that a synchronous call blocks while it waits, if it is called on one."""
-    if request.loop is not None:
-        return None
+def _described(error: BaseException) -> str:
     try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an exception may fail to say what it is
+        return type(error).__name__
 
 
 def _switched_off() -> bool:
     return os.environ.get(ENABLED_VARIABLE, "").strip().lower() in ("0", "false", "no", "off")
 
 
-def _check(
-    *, expiry_s: float, max_in_flight: int | None, world_model: WorldModel | None
-) -> None:
+def _check(*, expiry_s: float, max_in_flight: int | None, world_model: WorldModel | None) -> None:
     if not expiry_s > 0:
         raise ConfigurationError(f"expiry_s must be above 0 seconds, not {expiry_s!r}")
     if max_in_flight is not None and max_in_flight < 1:

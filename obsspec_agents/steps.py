@@ -166,7 +166,9 @@ class Step:
         """A real tool ended. Returns what its observation contradicts, now discarded."""
         call = self.calls[call_id]
         call.ended, call.observation = at, observation
-        return self._discard(lambda s: s.assumed[call_id] != observation, DiscardReason.CONTRADICTED)
+        return self._discard(
+            lambda s: s.assumed[call_id] != observation, DiscardReason.CONTRADICTED
+        )
 
     def claim(self, key: str, version: str | None, *, any_version: bool) -> Speculation | None:
         """The real request: commit the speculation that is equal to it, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode
-from langgraph.prebuilt.tool_node import ToolRuntime
+from langgraph.prebuilt.tool_node import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from langgraph.types import Command
 
 from obsspec_agents.observation import normalize, observations_in
@@ -17,6 +18,9 @@ from obsspec_agents.run_state import ActiveStep, RunState
 from obsspec_agents.speculator import Speculator
 
 __all__ = ["SpeculativeToolNode"]
+
+# ToolNode's own, which has no public name.
+_DEFAULT_HANDLER: Any = inspect.signature(ToolNode).parameters["handle_tool_errors"].default
 
 InputType = Literal["list", "dict", "tool_calls"]
 Begun = tuple[RunState, ActiveStep]
@@ -33,7 +37,8 @@ class SpeculativeToolNode(ToolNode):
         tools: as for ``ToolNode``.
         speculator: predicts, and owns what is begun; the graph's chat model must be
             wrapped by :func:`speculative` with the same one.
-        **kwargs: all of ``ToolNode``'s own parameters.
+        name, tags, handle_tool_errors, messages_key, wrap_tool_call, awrap_tool_call: as for
+            ``ToolNode``.
     """
 
     def __init__(
@@ -41,9 +46,26 @@ class SpeculativeToolNode(ToolNode):
         tools: Sequence[BaseTool | Callable[..., Any]],
         *,
         speculator: Speculator,
-        **kwargs: Any,
+        name: str = "tools",
+        tags: list[str] | None = None,
+        handle_tool_errors: bool
+        | str
+        | Callable[..., str]
+        | type[Exception]
+        | tuple[type[Exception], ...] = _DEFAULT_HANDLER,
+        messages_key: str = "messages",
+        wrap_tool_call: ToolCallWrapper | None = None,
+        awrap_tool_call: AsyncToolCallWrapper | None = None,
     ) -> None:
-        super().__init__(tools, **kwargs)
+        super().__init__(
+            tools,
+            name=name,
+            tags=tags,
+            handle_tool_errors=handle_tool_errors,
+            messages_key=messages_key,
+            wrap_tool_call=wrap_tool_call,
+            awrap_tool_call=awrap_tool_call,
+        )
         self.speculator = speculator
 
     def _run_one(self, call: ToolCall, input_type: InputType, tool_runtime: ToolRuntime) -> Any:
@@ -120,10 +142,7 @@ class SpeculativeToolNode(ToolNode):
 def _messages(state: Any, key: str) -> Sequence[BaseMessage]:
     if isinstance(state, list):
         return state
-    if isinstance(state, Mapping):
-        found = state.get(key)
-    else:
-        found = getattr(state, key, None)
+    found = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
     return found if isinstance(found, list) else []
 
 

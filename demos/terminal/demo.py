@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ from .environment import NORMALIZERS, TASKS
 from .play import PlayedSet, Player, Playlist, Rollout
 from .sandbox import Sandbox, sandbox_or_refuse
 from .script import MODEL, write_recording
+from .tasks import Task
 
 __all__ = ["Demo", "DemoResult", "recorded_endpoint", "set_a", "set_b"]
 
@@ -48,20 +49,15 @@ UNSEEN_TASKS = 2
 """So many tasks, the last of the list, are not in set A."""
 
 
-def set_a() -> Playlist:
+def set_a(tasks: Sequence[Task] = TASKS) -> Playlist:
     """The rollouts that are only run and logged."""
-    return [
-        Rollout(task, f"{task.name}-A{i}")
-        for i in range(1, SIBLINGS_A + 1)
-        for task in TASKS[: len(TASKS) - UNSEEN_TASKS]
-    ]
+    seen = tasks[: len(tasks) - UNSEEN_TASKS]
+    return [Rollout(task, f"{task.name}-A{i + 1}") for i in range(SIBLINGS_A) for task in seen]
 
 
-def set_b() -> Playlist:
+def set_b(tasks: Sequence[Task] = TASKS) -> Playlist:
     """The rollouts that are compared."""
-    return [
-        Rollout(task, f"{task.name}-B{i}") for i in range(1, SIBLINGS_B + 1) for task in TASKS
-    ]
+    return [Rollout(task, f"{task.name}-B{i + 1}") for i in range(SIBLINGS_B) for task in tasks]
 
 
 class LoggedMemory(RecallWorldModel):
@@ -107,16 +103,7 @@ class DemoResult:
 
     def shown_rollout(self) -> str:
         """The rollout that has the most to show: where the last run hid most."""
-        last = self.runs[-1]
-        hidden = last.hidden()
-        by_rollout = {r: sum(1 for s in last.spans(r) if s.row == "ahead") for r in last.messages}
-        return max(by_rollout, key=lambda r: (_seconds(last, hidden, r), by_rollout[r], r))
-
-
-def _seconds(played: PlayedSet, hidden: dict[str, float], rollout: str) -> float:
-    from .play import run_id
-
-    return hidden.get(str(run_id(played.name, rollout)), 0.0)
+        return max(self.runs[-1].messages, key=self.runs[-1].hidden_seconds)
 
 
 @dataclass(frozen=True)
@@ -136,6 +123,9 @@ class Demo:
     world_model_url: str | None = None
     world_model: str = "world-model"
     api_key: str = "EMPTY"
+    tasks: Sequence[Task] = TASKS
+    pace: float = 1.0
+    """Factor on the recorded endpoint's times."""
     report: Callable[[str, int, int], None] = lambda stage, done, of: None
 
     async def run(self) -> DemoResult:
@@ -165,12 +155,14 @@ class Demo:
                 max_tokens=None if self.policy_url is None else 512,
             )
             log = self.folder / "set-a.jsonl"
-            logged = await self._play(player, "A", set_a(), None)
+            logged = await self._play(player, "A", set_a(self.tasks), None)
             _write_log(log, logged)
             runs = [
-                await self._play(player, "off", set_b(), None),
-                await self._play(player, "cold", set_b(), RecallWorldModel(scope=Scope.TASK)),
-                await self._play(player, "warm", set_b(), _memory_of(log)),
+                await self._play(player, "off", set_b(self.tasks), None),
+                await self._play(
+                    player, "cold", set_b(self.tasks), RecallWorldModel(scope=Scope.TASK)
+                ),
+                await self._play(player, "warm", set_b(self.tasks), _memory_of(log)),
             ]
         differences = [first_difference(runs[0].transcripts, r.transcripts) for r in runs[1:]]
         difference = next((d for d in differences if d is not None), None)
@@ -205,9 +197,7 @@ class Demo:
     def _with_endpoint(self, memory: WorldModel) -> WorldModel:
         if self.world_model_url is None:
             return memory
-        endpoint = EndpointWorldModel(
-            self.world_model_url, self.world_model, api_key=self.api_key
-        )
+        endpoint = EndpointWorldModel(self.world_model_url, self.world_model, api_key=self.api_key)
         return CascadeWorldModel([memory, endpoint])
 
     @contextmanager
@@ -216,17 +206,16 @@ class Demo:
             yield self.policy_url
             return
         recording = write_recording(self.folder / "policy.jsonl")
-        with recorded_endpoint(recording) as url:
+        with recorded_endpoint(recording, self.pace) as url:
             yield url
 
 
 @contextmanager
-def recorded_endpoint(recording: Path) -> Iterator[str]:
+def recorded_endpoint(recording: Path, pace: float = 1.0) -> Iterator[str]:
     """The recorded endpoint in a process of its own; gives its URL."""
     command = [sys.executable, "-m", "obsspec_agents.replay", str(recording)]
-    with subprocess.Popen(
-        [*command, "--unknown", "nearest"], stdout=subprocess.PIPE, text=True
-    ) as process:
+    command += ["--unknown", "nearest", "--pace", str(pace)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None  # noqa: S101 - it is a pipe
             url = process.stdout.readline().strip()

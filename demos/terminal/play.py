@@ -15,8 +15,8 @@ import openai
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_openai import ChatOpenAI
 
-from obsspec_agents import Speculator, SpeculativeToolNode, speculative
-from obsspec_agents.events import Event
+from obsspec_agents import SpeculativeToolNode, Speculator, speculative
+from obsspec_agents.events import Event, GenerationCommitted
 from obsspec_agents.replay import check_known
 from obsspec_agents.report import RunRow, Span, Transcript, spans, transcript
 
@@ -26,7 +26,7 @@ from .sandbox import Sandbox
 from .shell import Shell, bash_tool
 from .tasks import Task
 
-__all__ = ["Player", "Playlist", "PlayedSet", "Rollout"]
+__all__ = ["PlayedSet", "Player", "Playlist", "Rollout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,11 @@ class PlayedSet:
         """What happened when in one rollout."""
         return spans(self.events, str(run_id(self.name, rollout_id)))
 
-    def hidden(self) -> dict[str, float]:
-        """Hidden seconds by run id."""
-        found: dict[str, float] = {}
-        for event in self.events:
-            seconds = getattr(event, "hidden_seconds", 0.0)
-            found[event.run] = found.get(event.run, 0.0) + seconds
-        return found
+    def hidden_seconds(self, rollout_id: str) -> float:
+        """Seconds that one rollout's committed generations hid."""
+        run = str(run_id(self.name, rollout_id))
+        committed = (e for e in self.events if isinstance(e, GenerationCommitted))
+        return sum(event.hidden_seconds for event in committed if event.run == run)
 
 
 @dataclass(frozen=True)

@@ -296,8 +296,19 @@ def _is_loopback(host: str) -> bool:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
+        # The protocol is named since asyncio sends without delay only where it is: an answer's
+        # headers and body are two writes, and Nagle's algorithm would hold the second back.
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            if os.name == "posix":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"can't listen on {host!r}, port {port}: {error}; port 0 takes a free one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -36,18 +36,21 @@ def comparison_table(rows: Sequence[RunRow], *, title: str | None = None) -> Tab
         *(f"{row.seconds / base:.2f}" if base else "-" for row in rows),
     )
     table.add_row("tool seconds", *(f"{row.summary.tool_seconds:.1f}" for row in rows))
-    for label, value in (
-        ("hidden seconds", lambda s: f"{s.hidden_seconds:.1f}"),
-        ("committed, calls seen before", lambda s: str(s.committed_seen)),
-        ("committed, new calls", lambda s: str(s.committed_new)),
-        ("missed", lambda s: str(s.missed)),
-        ("skipped", lambda s: str(s.skipped)),
-        ("tokens wasted", lambda s: str(s.wasted_tokens)),
-        ("prediction latency, median", lambda s: _latency(s.prediction_latency)),
-    ):
+    for label, value in _SPECULATION:
         table.add_row(label, *(value(row.summary) if row.speculates else "-" for row in rows))
     table.add_row("tool latency, median", *(_latency(row.summary.tool_latency) for row in rows))
     return table
+
+
+_SPECULATION: tuple[tuple[str, Callable[[Summary], str]], ...] = (
+    ("hidden seconds", lambda s: f"{s.hidden_seconds:.1f}"),
+    ("committed, calls seen before", lambda s: str(s.committed_seen)),
+    ("committed, new calls", lambda s: str(s.committed_new)),
+    ("missed", lambda s: str(s.missed)),
+    ("skipped", lambda s: str(s.skipped)),
+    ("tokens wasted", lambda s: str(s.wasted_tokens)),
+    ("prediction latency, median", lambda s: _latency(s.prediction_latency)),
+)
 
 
 def _latency(seconds: float | None) -> str:

@@ -7,18 +7,18 @@ and whatever it does wrong costs nothing but the time saved (rule 6).
 
 from __future__ import annotations
 
-import asyncio
 import json
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from obsspec_agents.observation import Observation
+from obsspec_agents.worker import in_worker
 
 __all__ = ["Exchange", "PendingCall", "Prediction", "RunInfo", "Scope", "WorldModel"]
 
@@ -97,7 +97,7 @@ class Prediction:
     """Whether the same call (name and arguments) had been seen before by the predictor."""
 
 
-class WorldModel(ABC):
+class WorldModel(ABC):  # noqa: B024 - either of two methods, so neither is abstract
     """Base of every world model. Override :meth:`predict` or :meth:`apredict`, or both.
 
     Both may be called from any thread and from several event loops. A predictor that only
@@ -119,7 +119,7 @@ class WorldModel(ABC):
         """The same, awaited. The default runs :meth:`predict`."""
         if self.instant:
             return self.predict(call)
-        return await asyncio.to_thread(self.predict, call)
+        return await in_worker(partial(self.predict, call))
 
     def observe(self, call: PendingCall, observation: Observation) -> None:  # noqa: B027
         """Learn what a call really returned. Must not block; may run on an event loop."""

@@ -117,7 +117,7 @@ def _fingerprint(message: BaseMessage) -> Any:
     if isinstance(message, ToolMessage):
         return message.tool_call_id, message.content, message.status
     if isinstance(message, AIMessage):
-        return message.tool_calls
+        return "calls", message.tool_calls
     return message.content if isinstance(message, HumanMessage) else None
 
 

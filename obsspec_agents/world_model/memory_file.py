@@ -26,7 +26,7 @@ __all__ = ["MemoryFile", "Sighting"]
 _APPLICATION = 0x4F425352  # "OBSR", in the file's header
 _VERSION = 1
 _BATCH_SECONDS = 0.1
-_BUSY_SECONDS = 30.0
+_BUSY_SECONDS = 10.0
 _MAX_PENDING = 100_000
 
 _SCHEMA = f"""
@@ -49,7 +49,8 @@ CREATE TEMP TABLE surplus AS SELECT key, observation, count, last FROM (
     FROM sighting WHERE observation <> 0
 ) WHERE rank > :candidates;
 INSERT INTO sighting SELECT key, 0, sum(count), max(last) FROM surplus WHERE true GROUP BY key
-    ON CONFLICT DO UPDATE SET count = count + excluded.count, last = max(last, excluded.last);
+    ON CONFLICT (key, observation)
+    DO UPDATE SET count = count + excluded.count, last = max(last, excluded.last);
 DELETE FROM sighting WHERE (key, observation) IN (SELECT key, observation FROM surplus);
 DROP TABLE surplus;
 DELETE FROM sighting WHERE key NOT IN (
@@ -95,7 +96,7 @@ class MemoryFile:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost = 0
-        self._error: sqlite3.Error | None = None
+        self._error: Exception | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(self._connect()) as connection:
@@ -166,26 +167,31 @@ class MemoryFile:
             )
 
     def _write_behind(self) -> None:
-        while True:
+        connection: sqlite3.Connection | None = None
+        closing = False
+        while not closing:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closing.is_set())
                 batch, self._pending = self._pending, {}
                 reached = self._added
-            last = not batch or self._closing.is_set()
+                closing = self._closing.is_set()
             try:
-                with closing(self._connect()) as connection:
-                    self._write(connection, batch)
-                    if last:
-                        self._prune(connection)
-            except sqlite3.Error as error:
+                connection = connection or self._connect()
+                self._write(connection, batch)
+                if closing:
+                    self._prune(connection)
+            except Exception as error:  # noqa: BLE001 - the writer outlives it
                 self._error = error
                 self._lost += len(batch)
+                if connection is not None:
+                    connection.close()
+                    connection = None
             with self._changed:
                 self._written = reached
                 self._changed.notify_all()
-            if last:
-                return
             self._closing.wait(_BATCH_SECONDS)
+        if connection is not None:
+            connection.close()
 
     def _write(
         self,
@@ -198,7 +204,8 @@ class MemoryFile:
             if observation not in ids:
                 ids[observation] = self._keep(connection, cast(Observation, observation))
             connection.execute(
-                "INSERT INTO sighting VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "INSERT INTO sighting VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (key, observation) DO UPDATE SET "
                 "count = count + excluded.count, last = max(last, excluded.last)",
                 (key, ids[observation], count, last),
             )
@@ -232,11 +239,10 @@ class MemoryFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not tables and not application and not version:
             for statement in _SCHEMA.split(";\n"):
                 connection.execute(statement)
@@ -245,6 +251,7 @@ class MemoryFile:
         elif version != _VERSION:
             raise self._refused(f"its format is version {version}, this release reads {_VERSION}")
         connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
 
     def _refused(self, why: str) -> ConfigurationError:
         return ConfigurationError(

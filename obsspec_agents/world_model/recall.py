@@ -118,7 +118,7 @@ class RecallWorldModel(WorldModel):
         """Remember every finished call of a transcript, as if it had been observed.
 
         A warm start from the logs of siblings or of an earlier epoch: ``run`` says which
-        labels they had. Returns the number of calls. Blocks for about 10 µs a call.
+        labels they had. Returns the number of calls. Takes about 20 µs a call.
         """
         learned = 0
         for history, exchange in finished_calls(messages):
@@ -160,27 +160,37 @@ class RecallWorldModel(WorldModel):
         private = self._owner(run) == f"run:{run.id}"
         self._last = max(self._last + 1, time.time_ns())
         for key in keys:
-            self._count(Sighting(key, kept, 1, self._last))
-            if private:
-                self._keys_of_run.setdefault(run.id, set()).add(key)
-            elif self._file is not None:
+            self._count(Sighting(key, kept, 1, self._last), run.id if private else None)
+            if self._file is not None and not private:
                 self._file.add(key, kept, self._last)
 
-    def _count(self, sighting: Sighting) -> None:
+    def _count(self, sighting: Sighting, run: str | None = None) -> None:
         entry = self._entries.get(sighting.key)
         if entry is None:
-            entry = self._entries[sighting.key] = _Entry()
+            entry = self._entries[sighting.key] = _Entry(run)
+            if run is not None:
+                self._keys_of_run.setdefault(run, set()).add(sighting.key)
             if len(self._entries) > self._max_entries:
-                self._entries.popitem(last=False)
+                self._forget_oldest()
         self._entries.move_to_end(sighting.key)
         entry.add(sighting)
         self._last = max(self._last, sighting.last)
+
+    def _forget_oldest(self) -> None:
+        key, entry = self._entries.popitem(last=False)
+        if entry.run is not None:
+            keys = self._keys_of_run[entry.run]
+            keys.discard(key)
+            if not keys:
+                del self._keys_of_run[entry.run]
 
 
 @dataclass(slots=True)
 class _Entry:
     """What one key has led to."""
 
+    run: str | None = None
+    """The only run that it is for, if it is."""
     total: int = 0
     seen: dict[Observation, tuple[int, int]] = field(default_factory=dict)
     """How often each, and when last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,8 @@ def nothing_left_behind() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = [
-        t for t in threading.enumerate()
+        t
+        for t in threading.enumerate()
         if t not in before and t.is_alive() and t.name.startswith("obsspec")
     ]
     assert not left, f"threads left behind: {left}"
@@ -35,10 +37,8 @@ def make_speculator(events: list[Event]) -> Iterator[Callable[..., Speculator]]:
     made: list[Speculator] = []
 
     def make(world_model: Any = None, **kwargs: Any) -> Speculator:
-        try:
+        with contextlib.suppress(RuntimeError):
             kwargs.setdefault("clock", asyncio.get_running_loop().time)
-        except RuntimeError:
-            pass
         speculator = Speculator(world_model, sink=events.append, **kwargs)
         made.append(speculator)
         return speculator

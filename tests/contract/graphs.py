@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from obsspec_agents import Speculator, SpeculativeToolNode, speculative
+from obsspec_agents import SpeculativeToolNode, Speculator, speculative
 
 
 def agent(
@@ -59,8 +60,14 @@ class Everything(BaseCallbackHandler):
 
     def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
         self.events.append(
-            ("start", [serialized.get("name"), [m.model_dump(exclude={"id"}) for m in messages[0]],
-                       kwargs.get("invocation_params")])
+            (
+                "start",
+                [
+                    serialized.get("name"),
+                    [m.model_dump(exclude={"id"}) for m in messages[0]],
+                    kwargs.get("invocation_params"),
+                ],
+            )
         )
 
     def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
@@ -84,3 +91,48 @@ class Everything(BaseCallbackHandler):
 
     def count(self, kind: str) -> int:
         return sum(k == kind for k, _ in self.events)
+
+
+START_STATE: dict[str, Any] = {"messages": [("user", "go")]}
+
+
+async def played(
+    graph: Any, how: str = "ainvoke", start: Any = None, config: Any = None
+) -> tuple[list[Any], list[Any], float]:
+    """Messages, everything that was shown, and the virtual seconds that it took."""
+    loop, shown = asyncio.get_running_loop(), Everything()
+    begun = loop.time()
+    config = {**(config or {}), "callbacks": [shown]}
+    start = start or START_STATE
+    state: dict[str, Any] = {}
+    if how == "ainvoke":
+        state = await graph.ainvoke(start, config)
+    elif how == "astream":
+        modes = ["messages", "values", "updates"]
+        streamed: list[Any] = []
+        async for mode, part in graph.astream(start, config, stream_mode=modes):
+            if mode == "values":
+                state = part
+            if mode == "messages":
+                streamed.append((part[0].content, part[1]["langgraph_node"]))
+            else:
+                streamed.append((mode, {k: _plain(v) for k, v in part.items()}))
+        shown.events.append(("streamed", streamed))
+    else:
+        streamed = []
+        async for event in graph.astream_events(start, config, version="v2"):
+            streamed.append((event["event"], event["name"], _plain(event["data"])))
+            if event["event"] == "on_chain_end" and not event["parent_ids"]:
+                state = event["data"]["output"]
+        shown.events.append(("streamed", streamed))
+    return transcript(state["messages"]), shown.events, loop.time() - begun
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseMessage):
+        return value.model_dump(exclude={"id"})
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -32,7 +32,11 @@ RECORDING = Recording(
         ),
         Entry(
             "build/2",
-            (Sample("{{failed}} tests failed.", (ToolCall("bash", {"command": "fix {{failed}}"}),)),),
+            (
+                Sample(
+                    "{{failed}} tests failed.", (ToolCall("bash", {"command": "fix {{failed}}"}),)
+                ),
+            ),
             when=When(TASK, "build/1"),
             capture={"failed": re.compile(r"(\d+) failed")},
         ),

@@ -75,7 +75,7 @@ def test_a_limit_cuts_the_content(field: str) -> None:
 
 def test_a_limit_cuts_the_arguments_of_a_call() -> None:
     answer = made(Sample("a", (CALL, CALL)), max_tokens=8)
-    assert ["".join(call.arguments) for call in answer.calls] == ['{"command":'[:10] + '":'[1:]]
+    assert ["".join(call.arguments) for call in answer.calls] == ['{"command']
     assert (answer.finish_reason, answer.tokens) == ("length", 8)
 
 

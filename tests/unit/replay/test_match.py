@@ -179,7 +179,12 @@ def test_values_are_not_filled_in_twice() -> None:
             "one without a tool call id of this recording",
         ),
         (
-            chat(TASK, *results({"content": "", "tool_calls": [{"id": "call-build.3-0-0123456789ab"}]}, "")),
+            chat(
+                TASK,
+                *results(
+                    {"content": "", "tool_calls": [{"id": "call-build.3-0-0123456789ab"}]}, ""
+                ),
+            ),
             "build/1",
             "last assistant message",
             "made by build/3#0",

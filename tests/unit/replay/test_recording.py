@@ -70,7 +70,7 @@ def test_the_header_gives_defaults(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "r", "precious")
     bad = Recording("policy", (Entry("a", (), request=GREETING),))
-    with pytest.raises(RecordingError, match="recording of 'policy', line 2: .*samples"):
+    with pytest.raises(RecordingError, match=r"recording of 'policy', line 2: .*samples"):
         bad.write(path)
     assert path.read_text() == "precious\n"
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
@@ -139,9 +139,7 @@ def test_what_can_not_work_is_refused_with_its_line(
 
 def test_nothing_comes_after_an_answer_without_calls(tmp_path: Path) -> None:
     last = sample(content="the end")
-    path = write(
-        tmp_path / "r", HEADER, last, entry(id="c", when={"user": "v", "after": "b"})
-    )
+    path = write(tmp_path / "r", HEADER, last, entry(id="c", when={"user": "v", "after": "b"}))
     with pytest.raises(RecordingError, match="line 3: 'b' ends in no tool call"):
         Recording.load(path)
 
