@@ -43,6 +43,7 @@ from .tasks import Task
 
 __all__ = ["Demo", "DemoResult", "recorded_endpoint", "set_a", "set_b"]
 
+ROLLOUTS_A_CORE = 16
 SIBLINGS_A = 3
 SIBLINGS_B = 4
 UNSEEN_TASKS = 2
@@ -137,7 +138,9 @@ class Demo:
         """
         if self.round_trip_s < 0:
             raise ConfigurationError(f"--tool-rtt must be 0 or more, not {self.round_trip_s:g}")
-        concurrency = self.concurrency or 12 * (os.cpu_count() or 1)
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ConfigurationError(f"--concurrency must be at least 1, not {self.concurrency}")
+        concurrency = self.concurrency or ROLLOUTS_A_CORE * (os.cpu_count() or 1)
         sandbox = Sandbox.NONE if self.policy_url is None else sandbox_or_refuse()
         self.folder.mkdir(parents=True, exist_ok=True)
         with (

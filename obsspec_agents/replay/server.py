@@ -41,6 +41,8 @@ Unknown = Literal["error", "nearest"]
 
 _KEEP_ALIVE_S = 75
 _STOP_S = 5.0
+_ACCEPT_TURNS = 3
+"""Turns of the event loop until a connection that was just accepted is made."""
 
 
 class RecordedEndpoint:
@@ -195,12 +197,9 @@ class RecordedEndpoint:
         if self._running is None:
             return
         server, self._running = self._running, None
-        for acceptor in server.servers:
-            acceptor.close()
+        await _stop_accepting(server)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
-                # What was accepted at this very moment is among the connections only after it.
-                await asyncio.sleep(0)
                 while server.server_state.connections:
                     for connection in list(server.server_state.connections):
                         # Open answers end as if their clients had left.
@@ -277,6 +276,19 @@ def serve(
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run())
+
+
+async def _stop_accepting(server: uvicorn.Server) -> None:
+    # asyncio forgets, open, a connection whose acceptor is closed between its being accepted
+    # and its being made. So nothing more is accepted first, and what was is let through.
+    for acceptor in server.servers:
+        for listener in acceptor.sockets:
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+    for _ in range(_ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    for acceptor in server.servers:
+        acceptor.close()
 
 
 def _check_installed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,13 +16,16 @@ from obsspec_agents.events import Event
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not inspect.iscoroutinefunction(request.function):
+        # looptime asks for a current loop, which asyncio would make and nobody close.
+        asyncio.set_event_loop(None)
     before = set(threading.enumerate())
     yield
     left = [
         t
         for t in threading.enumerate()
-        if t not in before and t.is_alive() and t.name.startswith("obsspec")
+        if t not in before and t.is_alive() and t.name.startswith("obsspec-loop")
     ]
     assert not left, f"threads left behind: {left}"
 
@@ -39,7 +43,8 @@ def make_speculator(events: list[Event]) -> Iterator[Callable[..., Speculator]]:
     def make(world_model: Any = None, **kwargs: Any) -> Speculator:
         with contextlib.suppress(RuntimeError):
             kwargs.setdefault("clock", asyncio.get_running_loop().time)
-        speculator = Speculator(world_model, sink=events.append, **kwargs)
+        kwargs.setdefault("sink", events.append)
+        speculator = Speculator(world_model, **kwargs)
         made.append(speculator)
         return speculator
 

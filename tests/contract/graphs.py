@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command
 
 from obsspec_agents import SpeculativeToolNode, Speculator, speculative
 
@@ -23,6 +24,7 @@ def agent(
     sync: bool = False,
     checkpointer: Any = None,
     before_model: Callable[[list[BaseMessage]], list[BaseMessage]] = list,
+    bound: dict[str, Any] | None = None,
     **node: Any,
 ) -> Any:
     """An agent node and a tool node in a StateGraph; plain where there is no speculator."""
@@ -32,11 +34,13 @@ def agent(
         model = speculative(model, speculator)
         tool_node = SpeculativeToolNode(tools, speculator=speculator, **node)
 
+    asked = model.bind(**bound) if bound else model
+
     def call_model(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [model.invoke(before_model(state["messages"]))]}
+        return {"messages": [asked.invoke(before_model(state["messages"]))]}
 
     async def acall_model(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await model.ainvoke(before_model(state["messages"]))]}
+        return {"messages": [await asked.ainvoke(before_model(state["messages"]))]}
 
     graph = StateGraph(MessagesState)
     graph.add_node("agent", call_model if sync else acall_model)
@@ -102,7 +106,7 @@ async def played(
     """Messages, everything that was shown, and the virtual seconds that it took."""
     loop, shown = asyncio.get_running_loop(), Everything()
     begun = loop.time()
-    config = {**(config or {}), "callbacks": [shown]}
+    config = {"recursion_limit": 30, **(config or {}), "callbacks": [shown]}
     start = start or START_STATE
     state: dict[str, Any] = {}
     if how == "ainvoke":
@@ -131,6 +135,8 @@ async def played(
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseMessage):
         return value.model_dump(exclude={"id"})
+    if isinstance(value, Command):
+        return ["command", _plain(value.update), value.goto, value.graph]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

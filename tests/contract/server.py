@@ -28,6 +28,8 @@ class Server:
         held: Callable[[Body], bool] = lambda body: False,
     ) -> None:
         self.bodies: list[Body] = []
+        self.cut: Callable[[Body], bool] = lambda body: False
+        """Whether the connection is closed without an answer."""
         self.open = 0
         self.left = 0
         """Clients that went away before their answer was complete."""
@@ -106,6 +108,8 @@ class Server:
         writer.close()
 
     async def _reply(self, body: Body, writer: asyncio.StreamWriter) -> None:
+        if self.cut(body):
+            return
         message = self._answer(body)
         if body.get("stream"):
             writer.write(_head("text/event-stream"))

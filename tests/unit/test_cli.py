@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from obsspec_agents import SandboxError, cli
 from obsspec_agents.demos.terminal import demo as demo_module
 from obsspec_agents.demos.terminal.demo import DemoResult
 from obsspec_agents.demos.terminal.play import PlayedSet
+
+from obsspec_agents import SandboxError, cli
 from obsspec_agents.report import Difference
 from obsspec_agents.speculator import Speculator
 
@@ -97,10 +98,11 @@ class FakeDemo:
 def run_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *args: str) -> int:
     monkeypatch.setattr(demo_module, "Demo", FakeDemo)
     monkeypatch.setattr(sys, "argv", ["obsspec", "demo", "--folder", str(tmp_path), *args])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
+    with ThreadPoolExecutor(1) as thread:  # asyncio.run would replace the test's own loop
+        ended = thread.submit(cli.main).exception()
+    assert isinstance(ended, SystemExit)
+    assert isinstance(ended.code, int)
+    return ended.code
 
 
 def test_demo_json_is_all_of_stdout(

@@ -84,14 +84,14 @@ def test_samples_are_chosen_by_request_and_seed_alone() -> None:
 
 
 def test_weights() -> None:
-    samples = (Sample("rare"), Sample("often", weight=9))
+    samples = (Sample("often", weight=9), Sample("rare"))
     index = Index(Recording("policy", (Entry("a", samples, when=When("u")),)))
     counts: Counter[int] = Counter()
     for seed in range(1000):
         match = index.find(parse(chat("u", seed=seed)))
         assert match is not None
         counts[match.sample_index] += 1
-    assert 60 < counts[0] < 140
+    assert 60 < counts[1] < 140
 
 
 def test_a_scripted_conversation_goes_on_from_the_ids_it_handed_out() -> None:

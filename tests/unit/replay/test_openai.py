@@ -227,6 +227,6 @@ async def test_many_clients_get_what_one_gets() -> None:
         jobs = [(seed, stream) for seed in reversed(range(20)) for stream in (True, False)]
         together = await asyncio.gather(*(ask(client, *job) for job in jobs))
         assert endpoint.max_running > 1
-        assert endpoint.running == 0
+        await asyncio.wrap_future(endpoint.reached(lambda counters: counters.running == 0))
     assert len(set(map(str, alone))) == 20
     assert together == [alone[seed] for seed, _ in jobs]

@@ -42,6 +42,8 @@ def test_round_trip(tmp_path: Path, name: str) -> None:
     assert Recording.load(path) == recording == recording.checked()
     recording.write(path)
     assert path.read_bytes() == first
+    if name.endswith(".gz"):
+        assert first[4:8] == bytes(4), "no date: equal recordings, equal bytes"
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
@@ -73,6 +75,13 @@ def test_a_failed_write_leaves_the_file(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"recording of 'policy', line 2: .*samples"):
         bad.write(path)
     assert path.read_text() == "precious\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+def test_a_file_that_can_not_be_put_in_place_is_not_left(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    with pytest.raises(IsADirectoryError):
+        RECORDING.write(tmp_path / "r")
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -78,6 +79,20 @@ async def test_nothing_is_left_on_the_loop() -> None:
         await client.chat.completions.create(**GREETING)
         socket.create_connection(("127.0.0.1", int(endpoint.root.rsplit(":")[-1]))).close()
     assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_made_while_stopping_is_closed(turns: int) -> None:
+    async with RecordedEndpoint(RECORDING) as endpoint:
+        client = socket.create_connection(("127.0.0.1", int(endpoint.root.rsplit(":")[-1])))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    with client:
+        client.setblocking(False)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
 
 
 async def test_answers_are_sent_without_delay() -> None:

@@ -1,0 +1,18 @@
+"""What every test needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loop_of_the_main_thread() -> Iterator[None]:
+    """pytest-asyncio makes one where there is none, and forgets to close it."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()

@@ -1,0 +1,156 @@
+"""A generation has one consumer, and every rollout its own samples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import tools_condition
+from langgraph.types import RetryPolicy
+
+from obsspec_agents import SpeculativeToolNode, Speculator, speculative
+from obsspec_agents.events import Event, GenerationCommitted, StepEnded
+from tests.contract.fakes import Oracle, Policy, Shell, numbered, right, three_turns, two_turns
+from tests.contract.graphs import START_STATE, agent, played
+
+pytestmark = pytest.mark.looptime
+
+MakeSpeculator = Callable[..., Speculator]
+
+
+async def test_rollouts_of_one_prompt_get_samples_of_their_own(
+    make_speculator: MakeSpeculator, events: list[Event]
+) -> None:
+    model = Policy(numbered(three_turns()))
+    speculator = make_speculator(Oracle(right))
+    graph = agent(model, [Shell().tool], speculator)
+    states = await asyncio.gather(*(graph.ainvoke(START_STATE) for _ in range(40)))
+    answers = [m.content for s in states for m in s["messages"] if m.type == "ai"]
+    assert len(answers) == len(set(answers)) == 40 * 3
+    assert model.counts["draws"] == 40 * 3
+    assert speculator.summary.committed == 40 * 2
+    assert speculator.summary.runs == 40
+    taken = [e.speculation for e in events if isinstance(e, GenerationCommitted)]
+    assert len(taken) == len(set(taken))
+
+
+async def test_branches_of_one_run_share_no_generation(make_speculator: MakeSpeculator) -> None:
+    model = Policy(numbered(three_turns()))
+    speculator = make_speculator(Oracle(right))
+    inner = agent(model, [Shell().tool], speculator)
+    outer = StateGraph(MessagesState)
+    for name in ("a", "b", "c"):
+
+        async def branch(state: MessagesState) -> dict[str, Any]:
+            result = await inner.ainvoke({"messages": [HumanMessage("go", id="0")]})
+            return {"messages": result["messages"][1:]}
+
+        outer.add_node(name, branch)
+        outer.add_edge(START, name)
+    state = await outer.compile().ainvoke({"messages": [HumanMessage("go", id="0")]})
+    answers = [m.content for m in state["messages"] if m.type == "ai"]
+    assert len(answers) == len(set(answers)) == 9
+    assert model.counts["draws"] == 9
+    assert speculator.summary.runs == 1
+
+
+async def test_an_agent_node_that_is_retried_draws_afresh(
+    make_speculator: MakeSpeculator, events: list[Event]
+) -> None:
+    speculator = make_speculator(Oracle(right))
+    model = Policy(numbered(two_turns()))
+    joining = speculative(model, speculator)
+    drawn: list[str] = []
+
+    async def ask(state: MessagesState) -> dict[str, Any]:
+        answer = await joining.ainvoke(state["messages"])
+        drawn.append(answer.content[-2:])
+        if len(drawn) == 2:
+            raise ConnectionError("after the answer")
+        return {"messages": [answer]}
+
+    graph = StateGraph(MessagesState)
+    retry = RetryPolicy(initial_interval=0.1, jitter=False, retry_on=ConnectionError)
+    graph.add_node("agent", ask, retry_policy=retry)
+    graph.add_node("tools", SpeculativeToolNode([Shell().tool], speculator=speculator))
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", tools_condition)
+    graph.add_edge("tools", "agent")
+    await graph.compile().ainvoke(START_STATE)
+    assert drawn == ["#1", "#2", "#3"]
+    assert [e.outcome for e in events if isinstance(e, StepEnded)] == ["committed"]
+
+
+async def test_the_same_request_twice_is_answered_twice(make_speculator: MakeSpeculator) -> None:
+    model = Policy(numbered(two_turns()))
+    speculator = make_speculator(Oracle(right))
+    joining = speculative(model, speculator)
+    with speculator.run():
+        said = await joining.ainvoke("go")
+        with speculator.step(said) as step:
+            await asyncio.sleep(1.0)
+            result = step.observe(ToolMessage("ran ls", tool_call_id="c1", name="shell"))
+        request = [HumanMessage("go"), said, result]
+        answers = await asyncio.gather(*(joining.ainvoke(request) for _ in range(3)))
+    assert len({a.content for a in answers}) == 3
+    assert (model.counts["draws"], speculator.summary.committed) == (4, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_the_callers_seed_is_part_of_the_request(
+    make_speculator: MakeSpeculator, seed: int
+) -> None:
+    model = Policy(numbered(two_turns()))
+    speculator = make_speculator(Oracle(right))
+    joining = speculative(model, speculator)
+    with speculator.run():
+        said = await joining.ainvoke("go", seed=1)
+        with speculator.step(said) as step:
+            await asyncio.sleep(1.0)
+            result = step.observe(ToolMessage("ran ls", tool_call_id="c1", name="shell"))
+        await joining.ainvoke([HumanMessage("go"), said, result], seed=seed)
+    assert speculator.summary.committed == (1 if seed == 1 else 0)
+
+
+async def test_an_answer_in_the_cache_is_left_to_the_cache(
+    make_speculator: MakeSpeculator, events: list[Event]
+) -> None:
+    from langchain_core.caches import InMemoryCache
+
+    cache = InMemoryCache()
+    plain = await played(agent(Policy(three_turns(), cache=cache), [Shell().tool], None))
+    model = Policy(three_turns(), cache=cache)
+    cached = await played(agent(model, [Shell().tool], make_speculator(Oracle(right))))
+    assert [m["content"] for m in cached[0]] == [m["content"] for m in plain[0]]
+    assert model.counts["draws"] == 0
+
+
+async def test_a_cached_next_answer_is_not_speculated_on(
+    make_speculator: MakeSpeculator, events: list[Event]
+) -> None:
+    from langchain_core.caches import InMemoryCache
+
+    model = Policy(three_turns(), cache=InMemoryCache())
+    speculator = make_speculator(Oracle(right))
+    await played(agent(model, [Shell().tool], speculator))
+    assert model.counts["draws"] == 3
+    model.cache.clear()  # type: ignore[union-attr]
+    messages, _, _ = await played(agent(model, [Shell().tool], None))
+    first = speculative(model, speculator)
+    first_request = [HumanMessage("go")]
+    # The first answer is not cached, its successor is.
+    kept = dict(model.cache._cache)  # type: ignore[union-attr]
+    prompt = next(k for k in kept if "ran" not in k[0])
+    del model.cache._cache[prompt]  # type: ignore[union-attr]
+    with speculator.run():
+        said = await first.ainvoke(first_request)
+        with speculator.step(said) as step:
+            await asyncio.sleep(1.0)
+            step.observe(ToolMessage("ran ls", tool_call_id="c1", name="shell"))
+        await first.ainvoke("something else")
+    assert messages
+    assert model.counts["open"] == 0
