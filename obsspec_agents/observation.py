@@ -145,5 +145,5 @@ def _tool_messages(result: Any) -> Iterable[ToolMessage]:
                 yield from _tool_messages(value)
     elif isinstance(result, (list, tuple)):
         for item in result:
-            if isinstance(item, (ToolMessage, Command, dict, list)):
+            if isinstance(item, (ToolMessage, Command, dict, list, tuple)):
                 yield from _tool_messages(item)

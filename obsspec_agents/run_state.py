@@ -31,6 +31,11 @@ class Asked:
     request: Request
     lineage: Lineage
 
+    def may_follow(self, owner: str | None) -> bool:
+        """Whether the call was made inside of this chain, so that it can be the next request
+        of a step that the chain owns. Others may use the same tool call ids."""
+        return owner is None or owner in self.lineage
+
 
 @dataclass
 class Flight:

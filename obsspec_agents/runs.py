@@ -1,7 +1,7 @@
 """Which run a call belongs to, and when that run has ended.
 
-LangChain tells its callback handlers where every chain (a graph, a node, a sequence)
-starts and ends, and who its parent is. One process-wide handler, silent to all else,
+LangChain tells its callback handlers where every chain (a graph, a node, a sequence) and
+every tool starts and ends, and who its parent is. One process-wide handler, silent to all else,
 keeps these family lines. From it a tool node or a chat model learns its run, and a
 speculation learns that the graph which might still have asked for it is done, however it
 ended: returned, failed, interrupted, cancelled, or its stream closed half way.
@@ -31,12 +31,14 @@ Lineage = tuple[str, ...]
 
 
 class RunTracker(BaseCallbackHandler):
-    """Keeps who is whose parent among the chains that are running."""
+    """Keeps who is whose parent among the chains and tools that are running.
+
+    Tools count, since one may ask another agent: that is the same run.
+    """
 
     run_inline = True
     ignore_llm = True
     ignore_chat_model = True
-    ignore_agent = True
     ignore_retriever = True
     ignore_retry = True
     ignore_custom_event = True
@@ -56,8 +58,7 @@ class RunTracker(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A chain started."""
-        with self._lock:
-            self._parents[str(run_id)] = None if parent_run_id is None else str(parent_run_id)
+        self._start(run_id, parent_run_id)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A chain returned."""
@@ -66,6 +67,30 @@ class RunTracker(BaseCallbackHandler):
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A chain failed or was cancelled."""
         self._end(str(run_id))
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A tool started."""
+        self._start(run_id, parent_run_id)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """A tool returned."""
+        self._end(str(run_id))
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A tool failed or was cancelled."""
+        self._end(str(run_id))
+
+    def _start(self, run_id: UUID, parent_run_id: UUID | None) -> None:
+        with self._lock:
+            self._parents[str(run_id)] = None if parent_run_id is None else str(parent_run_id)
 
     def lineage(self, run_id: str) -> Lineage:
         """The chain and its ancestors, as far as they are running; empty if it is not."""

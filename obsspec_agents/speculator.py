@@ -356,10 +356,12 @@ class Speculator(TurnOwner):
         run, lineage = self._runs.here()
         if run is None:
             return None
-        flight = self._claim(run, request) if run.steps else None
-        return PolicyTurn(self, run, Asked(request, lineage), flight, self._version)
+        asked = Asked(request, lineage)
+        flight = self._claim(run, asked) if run.steps else None
+        return PolicyTurn(self, run, asked, flight, self._version)
 
-    def _claim(self, run: RunState, request: Request) -> Flight | None:
+    def _claim(self, run: RunState, asked: Asked) -> Flight | None:
+        request = asked.request
         key = self._key(run, request)
         claimed: Flight | None = None
         ended: list[tuple[ActiveStep, StepOutcome, str, bool]] = []
@@ -379,7 +381,7 @@ class Speculator(TurnOwner):
                 if speculation:
                     claimed = active.flights.pop(speculation.id)
                     ended.append((active, StepOutcome.COMMITTED, "", speculation.seen))
-                elif request.answers(step.calls):
+                elif asked.may_follow(active.owner) and request.answers(step.calls):
                     ended.append((active, *_lost(step)))
                 else:
                     dropped += self._take_dropped(run, active)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.caches import InMemoryCache
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 from langgraph.types import RetryPolicy
 
 from obsspec_agents import SpeculativeToolNode, Speculator, speculative
-from obsspec_agents.events import Event, GenerationCommitted, StepEnded
-from tests.contract.fakes import Oracle, Policy, Shell, numbered, right, three_turns, two_turns
+from obsspec_agents.events import Event, GenerationCommitted, SkipReason, StepEnded
+from tests.contract.fakes import (
+    Oracle,
+    Policy,
+    Shell,
+    call,
+    numbered,
+    right,
+    three_turns,
+    two_turns,
+)
 from tests.contract.graphs import START_STATE, agent, played
 
 pytestmark = pytest.mark.looptime
@@ -39,7 +49,14 @@ async def test_rollouts_of_one_prompt_get_samples_of_their_own(
 
 
 async def test_branches_of_one_run_share_no_generation(make_speculator: MakeSpeculator) -> None:
-    model = Policy(numbered(three_turns()))
+    answer = numbered(three_turns())
+
+    def drawn(messages: Sequence[BaseMessage]) -> AIMessage:
+        message = answer(messages)
+        calls = [call(command=c["args"]["command"]) for c in message.tool_calls]
+        return message.model_copy(update={"tool_calls": calls})
+
+    model = Policy(drawn)
     speculator = make_speculator(Oracle(right))
     inner = agent(model, [Shell().tool], speculator)
     outer = StateGraph(MessagesState)
@@ -55,7 +72,30 @@ async def test_branches_of_one_run_share_no_generation(make_speculator: MakeSpec
     answers = [m.content for m in state["messages"] if m.type == "ai"]
     assert len(answers) == len(set(answers)) == 9
     assert model.counts["draws"] == 9
+    assert speculator.summary.committed == 6
     assert speculator.summary.runs == 1
+
+
+async def test_branches_may_use_the_same_call_ids(make_speculator: MakeSpeculator) -> None:
+    speculator = make_speculator(Oracle(right))
+    slow = agent(Policy(two_turns()), [Shell(3.0).tool], speculator)
+    fast = agent(Policy(two_turns()), [Shell(0.1).tool], speculator)
+
+    async def first(state: MessagesState) -> dict[str, Any]:
+        await slow.ainvoke({"messages": "one thing"})
+        return {}
+
+    async def second(state: MessagesState) -> dict[str, Any]:
+        await asyncio.sleep(1.0)  # asks, and asks again, while the other's tool runs
+        await fast.ainvoke({"messages": "another thing"})
+        return {}
+
+    outer = StateGraph(MessagesState)
+    for name, branch in (("first", first), ("second", second)):
+        outer.add_node(name, branch)
+        outer.add_edge(START, name)
+    await outer.compile().ainvoke(START_STATE)
+    assert speculator.summary.committed == 2
 
 
 async def test_an_agent_node_that_is_retried_draws_afresh(
@@ -119,38 +159,28 @@ async def test_the_callers_seed_is_part_of_the_request(
 async def test_an_answer_in_the_cache_is_left_to_the_cache(
     make_speculator: MakeSpeculator, events: list[Event]
 ) -> None:
-    from langchain_core.caches import InMemoryCache
+    draws = []
+    for speculator in (None, make_speculator(Oracle(right))):
+        model = Policy(three_turns(), cache=InMemoryCache())
+        runs = [await played(agent(model, [Shell().tool], speculator)) for _ in range(3)]
+        assert [m["content"] for m in runs[2][0]] == [m["content"] for m in runs[0][0]]
+        draws.append(model.counts["draws"])
+    assert draws[0] == draws[1]
 
-    cache = InMemoryCache()
-    plain = await played(agent(Policy(three_turns(), cache=cache), [Shell().tool], None))
-    model = Policy(three_turns(), cache=cache)
-    cached = await played(agent(model, [Shell().tool], make_speculator(Oracle(right))))
-    assert [m["content"] for m in cached[0]] == [m["content"] for m in plain[0]]
-    assert model.counts["draws"] == 0
 
-
-async def test_a_cached_next_answer_is_not_speculated_on(
+async def test_a_next_answer_in_the_cache_is_not_speculated_on(
     make_speculator: MakeSpeculator, events: list[Event]
 ) -> None:
-    from langchain_core.caches import InMemoryCache
+    class Fresh(InMemoryCache):
+        """Has forgotten the answers to first requests."""
 
-    model = Policy(three_turns(), cache=InMemoryCache())
+        def lookup(self, prompt: str, llm_string: str) -> Any:
+            return super().lookup(prompt, llm_string) if "ran ls" in prompt else None
+
+    model = Policy(two_turns(), cache=Fresh())
     speculator = make_speculator(Oracle(right))
-    await played(agent(model, [Shell().tool], speculator))
+    for _ in range(2):
+        await played(agent(model, [Shell().tool], speculator))
     assert model.counts["draws"] == 3
-    model.cache.clear()  # type: ignore[union-attr]
-    messages, _, _ = await played(agent(model, [Shell().tool], None))
-    first = speculative(model, speculator)
-    first_request = [HumanMessage("go")]
-    # The first answer is not cached, its successor is.
-    kept = dict(model.cache._cache)  # type: ignore[union-attr]
-    prompt = next(k for k in kept if "ran" not in k[0])
-    del model.cache._cache[prompt]  # type: ignore[union-attr]
-    with speculator.run():
-        said = await first.ainvoke(first_request)
-        with speculator.step(said) as step:
-            await asyncio.sleep(1.0)
-            step.observe(ToolMessage("ran ls", tool_call_id="c1", name="shell"))
-        await first.ainvoke("something else")
-    assert messages
-    assert model.counts["open"] == 0
+    assert [e.outcome for e in events if isinstance(e, StepEnded)] == ["committed", "ended"]
+    assert [e.reason for e in events if isinstance(e, StepEnded)] == ["", SkipReason.CACHED]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -336,7 +337,10 @@ async def test_whatever_a_tool_returns_passes_unchanged(
     run = await played(
         elsewhere(speculative(Policy(answer), speculator), node, store=InMemoryStore()), how
     )
-    assert run[:2] == plain[:2]
+    assert run[0] == plain[0]
+    # After leave() two nodes run side by side, and which is the first to show is a race.
+    order: Any = (lambda shown: sorted(map(repr, shown[:-1]))) if kind is leave else list
+    assert order(run[1]) == order(plain[1])
     assert run[2] <= plain[2] + 1e-6
     if predict is right and kind in (jump, attach):
         assert speculator.summary.committed == 1
@@ -530,6 +534,20 @@ async def test_a_sibling_that_has_ended_counts_as_it_is(make_speculator: MakeSpe
     speculator = make_speculator(Oracle(lambda c: "no" if c.name == "shell" else right(c), 1.5))
     await played(agent(Policy(parallel), [fast.tool, slow.tool], speculator))
     assert speculator.summary.committed == 1
+
+
+async def test_a_sibling_that_ends_while_the_cache_is_asked_counts_as_it_is(
+    make_speculator: MakeSpeculator,
+) -> None:
+    class Slow(InMemoryCache):
+        async def alookup(self, prompt: str, llm_string: str) -> Any:
+            await asyncio.sleep(1.5)
+            return await super().alookup(prompt, llm_string)
+
+    speculator = make_speculator(Oracle(lambda c: "no" if c.name == "shell" else right(c)))
+    model = Policy(parallel, cache=Slow())
+    await played(agent(model, [Shell(1.0).tool, Shell(4.0, name="slow").tool], speculator))
+    assert (speculator.summary.committed, model.counts["draws"]) == (1, 2)
 
 
 # ------------------------------------------------------------------------ opting out

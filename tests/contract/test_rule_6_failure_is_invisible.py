@@ -221,7 +221,12 @@ def test_a_blocking_world_model_that_hangs_takes_no_thread_of_the_run(
         shell = Shell()
         tool = shell.tool.model_copy(update={"coroutine": None})
         graphs = [agent(Policy(three_turns(), token_s=0.0), [tool], speculator) for _ in range(50)]
-        return await asyncio.gather(*(graph.ainvoke(START_STATE) for graph in graphs))
+        try:
+            async with asyncio.timeout(30.0):
+                return await asyncio.gather(*(graph.ainvoke(START_STATE) for graph in graphs))
+        except TimeoutError:
+            hanging.set()
+            raise
 
     states = asyncio.run(main())
     assert [s["messages"][-1].content for s in states] == ["done with ran cat"] * 50

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
 
 from obsspec_agents import RecallWorldModel, Scope, Speculator
 from obsspec_agents.events import Event, RunEnded, RunStarted
@@ -37,7 +39,7 @@ def labelled(group: str, task: str = "t") -> Any:
 async def test_a_memory_is_shared_as_it_was_told(
     make_speculator: MakeSpeculator, scope: Scope, second: Any, shared: bool
 ) -> None:
-    with RecallWorldModel(scope=scope) as memory:
+    with closing(RecallWorldModel(scope=scope)) as memory:
         speculator = make_speculator(memory)
         graph = agent(Policy(three_turns()), [Shell().tool], speculator)
         await graph.ainvoke(START_STATE, labelled("a"))
@@ -80,8 +82,6 @@ async def test_concurrent_runs_are_runs_of_their_own(
 async def test_a_run_of_a_run_is_the_same_run(
     make_speculator: MakeSpeculator, events: list[Event]
 ) -> None:
-    from langchain_core.tools import tool
-
     speculator = make_speculator(Oracle(lambda c: None))
     inner = agent(Policy(three_turns()), [Shell().tool], speculator)
 
@@ -90,8 +90,6 @@ async def test_a_run_of_a_run_is_the_same_run(
         """Ask another agent."""
         state = await inner.ainvoke(START_STATE)
         return str(state["messages"][-1].content)
-
-    from langchain_core.messages import AIMessage
 
     first = AIMessage("", tool_calls=[call("delegate", "d", command="x")])
     outer = agent(Policy(two_turns(first)), [delegate], speculator)

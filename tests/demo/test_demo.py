@@ -14,7 +14,7 @@ from obsspec_agents.request import Request
 
 
 def small(folder: Path) -> Demo:
-    return Demo(folder=folder, tasks=TASKS[:4], round_trip_s=0.3, pace=0.2, concurrency=16)
+    return Demo(folder=folder, tasks=TASKS[:3], round_trip_s=0.3, pace=0.2, concurrency=16)
 
 
 def test_the_sets_are_what_the_comparison_needs() -> None:
@@ -30,7 +30,7 @@ async def test_off_cold_and_warm_say_the_same(tmp_path: Path) -> None:
     result = await small(tmp_path).run()
     assert result.identical, result.difference
     shown = result.as_json()
-    assert shown["rollouts"] == 16
+    assert shown["rollouts"] == 12
     assert shown["transcripts_identical"] is True
     off, cold, warm = shown["runs"]
     assert [r["name"] for r in shown["runs"]] == ["off", "cold", "warm"]

@@ -14,12 +14,12 @@ PATHS = ["/", "/search", "/item", "/cart", "/cart/add", "/checkout", "/login", "
 WEIGHTS = [18, 14, 30, 9, 7, 3, 5, 14]
 USUAL = [12, 90, 35, 28, 40, 160, 55, 3]
 usual = dict(zip(PATHS, USUAL))
-pairs = rng.choices(PATHS, WEIGHTS, k=48000)
+pairs = rng.choices(PATHS, WEIGHTS, k=80000)
 hosts = [f"10.{a}.{b}.17" for a in range(4) for b in range(60)]
 when = 6 * 3600.0
 with open("access.log", "w") as log:
     for path in pairs:
-        when += rng.random() * 0.9
+        when += rng.random() * 0.54
         second = int(when)
         minute = second // 60
         ms = int(usual[path] * (0.5 + rng.random()))
@@ -47,7 +47,7 @@ import collections
 import re
 import sys
 
-LINE = re.compile(r'\\S+ - - \\[[^:]+:(\\d\\d:\\d\\d):\\d\\d [^]]+\\] "GET (\\S+) [^"]+" (\\d+) \\d+ (\\d+)')
+LINE = re.compile(r'[^[]+\\[[^:]+:(\\d\\d:\\d\\d)\\S+ \\S+ "GET (\\S+) [^"]+" (\\d+) \\d+ (\\d+)')
 status, times, failed = collections.Counter(), {}, collections.Counter()
 for line in open(sys.argv[1]):
     minute, path, code, ms = LINE.match(line).groups()
@@ -80,10 +80,10 @@ _PATHS = (
 _EXAMPLES = (
     "grep -E '2024:09:4[0-5]' access.log | grep '\" 503 ' > burst.log; wc -l burst.log; "
     "sort -t' ' -k10,10n access.log | tail -n 1; "
-    "shuf -n 3 --random-source=<(yes $ROLLOUT_SEED) burst.log"
+    "awk 'NR % 20 == 1' burst.log"
 )
 _WRITE = (
-    "{ echo \"# access.log, by $ROLLOUT_ID\"; python3 report.py access.log; } "
+    '{ echo "# access.log, by $ROLLOUT_ID"; python3 report.py access.log; } '
     "> report-$ROLLOUT_ID.md && cat report-$ROLLOUT_ID.md"
 )
 _VERIFY = (
@@ -150,7 +150,8 @@ TASK = Task(
             say(
                 "503 stands out with {{failed}}. First by hour, to see roughly where they are, "
                 "then by minute.",
-                "awk '$9 >= 500 {print substr($4, 14, 2)}' access.log | sort | uniq -c; " + _MINUTES,
+                "awk '$9 >= 500 {print substr($4, 14, 2)}' access.log | sort | uniq -c; "
+                + _MINUTES,
             ),
             failed=r"(\d+) 503\b",
         ),
@@ -170,12 +171,12 @@ TASK = Task(
         turn(
             say(
                 "Only cart and checkout failed. /search has {{slow}} slow requests of its own, "
-                "which is another matter. I'll put the burst aside and draw three examples.",
+                "which is another matter. I'll put the burst aside and print a few of its lines.",
                 _EXAMPLES,
             ),
             say(
                 "Everything that begins with /c was hit. The {{slow}} slow searches are spread "
-                "over the day. A random sample of the burst will do as evidence.",
+                "over the day. A few lines of the burst will do as evidence.",
                 _EXAMPLES,
             ),
             say(
@@ -195,10 +196,6 @@ TASK = Task(
                         say(
                             "The report is written and its numbers agree with the log: {{errors}} "
                             "server errors, nearly all from cart and checkout at 09:41 to 09:44."
-                        ),
-                        say(
-                            "Counted again, there are {{errors}} server errors. The report stands: "
-                            "one burst of four minutes, in cart and checkout only."
                         ),
                         errors=r"^\d+\n(\d+)\n",
                     ),
