@@ -4,9 +4,9 @@
 
     ObsSpecError
     ├── ConfigurationError   (ValueError)     a parameter that can't work; names it and its value
-    ├── RecordingError       (ValueError)     a recording file that is torn, foreign or of another version
+    ├── RecordingError       (ValueError)     a recording that is torn, foreign or of another version
     ├── UnknownRequestError  (LookupError)    a committed answer that no recording holds
-    ├── MissingExtraError    (ImportError)    an optional package is missing; names the command to install it
+    ├── MissingExtraError    (ImportError)    an optional package is missing; names the way to install it
     └── SandboxError         (RuntimeError)   no safe place to run a real model's commands
 
 Nothing of a speculation is ever raised to a run: failures there are events in the trace.

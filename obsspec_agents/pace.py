@@ -11,6 +11,9 @@ import threading
 
 __all__ = ["Intervals", "Pace"]
 
+_FASTEST_S = 1e-9
+"""Seconds a token; below it, a clock did not move, and nothing was measured."""
+
 
 class Pace:
     """Running sums over plain calls. Thread-safe."""
@@ -52,7 +55,9 @@ class Pace:
         """How many tokens a plain call has generated after that many seconds; 0 if unknown."""
         with self._lock:
             line = self._line()
-        return 0 if line is None or line[1] <= 0 else max(0, round((seconds - line[0]) / line[1]))
+        if line is None or line[1] < _FASTEST_S:
+            return 0
+        return max(0, round((seconds - line[0]) / line[1]))
 
 
 class Intervals:

@@ -6,6 +6,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no reason to fail.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

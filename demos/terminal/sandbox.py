@@ -59,7 +59,7 @@ def bubblewrap_argv(workspace: Path, bin_dir: Path, env: Mapping[str, str]) -> l
     prefix = interpreter().parent.parent
     if not prefix.is_relative_to("/usr"):
         argv += ["--ro-bind", str(prefix), str(prefix)]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 - inside
     argv += ["--ro-bind", str(bin_dir), "/opt/bin", "--bind", str(workspace), "/workspace"]
     for name, value in env.items():
         argv += ["--setenv", name, value]

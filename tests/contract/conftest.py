@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,10 +15,7 @@ from obsspec_agents.events import Event
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    if not inspect.iscoroutinefunction(request.function):
-        # looptime asks for a current loop, which asyncio would make and nobody close.
-        asyncio.set_event_loop(None)
+def nothing_left_behind() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = [

@@ -336,7 +336,7 @@ def test_a_forgotten_speculator_stops_its_thread() -> None:
     assert threads
     del speculator
     for thread in threads:
-        for _ in range(1000):  # what it runs last may hold the speculator a moment longer
+        for _ in range(100):  # what it runs last may hold the speculator a moment longer
             gc.collect()
             thread.join(0.01)
             if not thread.is_alive():

@@ -2,14 +2,20 @@
 
 from . import (
     api_rename,
+    archive_verify,
     asset_bundle,
+    csv_join,
     date_parser,
     dead_links,
+    duplicate_files,
     invoice_tests,
+    json_events,
     log_report,
     lru_cache,
+    matrix_tests,
     secret_scan,
     site_build,
+    word_index,
 )
 from .base import Files, Say, Task, Turn, say, turn
 
@@ -19,13 +25,19 @@ TASKS: tuple[Task, ...] = tuple(
     module.TASK
     for module in (
         api_rename,
+        archive_verify,
         asset_bundle,
+        csv_join,
         date_parser,
         dead_links,
+        duplicate_files,
         invoice_tests,
+        json_events,
         log_report,
         lru_cache,
+        matrix_tests,
         secret_scan,
         site_build,
+        word_index,
     )
 )

@@ -19,7 +19,8 @@ def _module(rng: random.Random, package: str, number: int) -> str:
         call = "fetch_rows" if uses and part % 2 == 0 else "connect().query"
         lines += ["", "", f"def load_{part}(limit={rng.randrange(10, 500)}):"]
         lines += [f'    """The newest rows of {table}."""']
-        lines += [f'    rows = {call}("select * from {table} order by id desc limit ?", limit)']
+        query = f"select * from {table} order by id desc limit ?"  # noqa: S608 - never run
+        lines += [f'    rows = {call}("{query}", limit)']
         lines += ["    return [dict(row) for row in rows if row is not None]"]
     return "\n".join(lines) + "\n"
 
@@ -29,7 +30,7 @@ def _files() -> Files:
     tree = {
         f"src/{package}/part_{number:03d}.py": _module(rng, package, number)
         for package in PACKAGES
-        for number in range(50)
+        for number in range(32)
     }
     tree["src/core/db.py"] = (
         "def connect():\n    raise NotImplementedError\n\n\n"
@@ -125,9 +126,9 @@ TASK = Task(
                 _COMPILE,
             ),
             say(
-                "{{changed}} files have the new name. Is the old one really gone, also as a part of "
-                "longer words?",
-                "grep -rn fetch_rows src | sort; echo \"left: $(grep -rl fetch_rows src | wc -l)\"",
+                "{{changed}} files have the new name. Is the old one really gone, also as a part "
+                "of longer words?",
+                'grep -rn fetch_rows src | sort; echo "left: $(grep -rl fetch_rows src | wc -l)"',
                 then=(
                     turn(
                         say("Left over: {{left}}. Then I compile the tree.", _COMPILE),
@@ -139,16 +140,16 @@ TASK = Task(
         ),
         turn(
             say(
-                "{{compiled}} modules compile. A look at two callers and the definition, to see "
-                "the result with my own eyes; then I remove the caches.",
+                "{{compiled}} modules compile. I remove the caches and look at the definition and "
+                "the registry, to see the result with my own eyes.",
                 "find src -name __pycache__ | xargs rm -r; "
-                "grep -rn 'def query_all\\|:query_all\\|import query_all' src | sort | head -4",
+                "grep -rn 'def query_all\\|:query_all' src | sort",
             ),
             say(
                 "No errors in {{compiled}} modules. I'll clear the byte code away and check the "
-                "definition and a few imports.",
+                "definition and the name in the registry.",
                 "find src -name __pycache__ | xargs rm -r; "
-                "grep -rn 'def query_all\\|:query_all\\|import query_all' src | sort | head -4",
+                "grep -rn 'def query_all\\|:query_all' src | sort",
             ),
             compiled=r"(\d+)",
         ),

@@ -10,6 +10,7 @@ MAKEFILE = """\
 APP = app/router.js app/menu.js app/search.js app/table.js
 VENDOR = $(sort $(wildcard vendor/*.js))
 FLAGS =
+MAX = 46000
 
 all: out/app.js.gz out/vendor.js.gz
 
@@ -23,7 +24,8 @@ out/%.gz: out/%
 \t@gzip -9nk -f $< && echo "$@ $$(wc -c < $@) bytes"
 
 budget: all
-\t@for f in out/*.gz; do test $$(wc -c < $$f) -le 46000 || { echo "over budget: $$f"; exit 1; }; done
+\t@for f in out/*.gz; do \\
+\t  test $$(wc -c < $$f) -le $(MAX) || { echo "over budget: $$f"; exit 1; }; done
 \t@echo "within budget"
 
 manifest: budget
@@ -101,7 +103,7 @@ TASK = Task(
                             "what the build says.",
                             "make budget 2>&1",
                         ),
-                        budget=r"-le (\d+)",
+                        budget=r"MAX = (\d+)",
                     ),
                 ),
             ),

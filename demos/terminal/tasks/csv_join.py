@@ -12,8 +12,10 @@ REGIONS = ("central", "east", "north", "south", "west")
 def _files() -> Files:
     rng = random.Random("csv-join")
     customers = ["id,region,since"]
-    for number in range(1, 2401):
-        customers.append(f"C{number:04d},{rng.choice(REGIONS)},{rng.randint(2009, 2019)}")
+    customers += [
+        f"C{number:04d},{rng.choice(REGIONS)},{rng.randint(2009, 2019)}"
+        for number in range(1, 2401)
+    ]
     moved = rng.sample(range(1, 2401), 37)
     customers += [f"C{number:04d},{rng.choice(REGIONS)},2021" for number in sorted(moved)]
     rows = [
@@ -32,37 +34,30 @@ def _files() -> Files:
 _LOOK = "tar xzf data.tar.gz && wc -l *.csv && head -n 3 customers.csv orders.csv"
 
 
-def _totals(query: str) -> str:
-    """A script that loads both files into SQLite and prints the totals by region."""
-    return (
-        "cat > totals.py <<'EOF'\n"
-        "import csv, sqlite3\n"
-        "db = sqlite3.connect(':memory:')\n"
-        "db.execute('create table customers (id, region, since integer)')\n"
-        "db.execute('create table orders (id, customer, cents integer)')\n"
-        "for name in ('customers', 'orders'):\n"
-        "    with open(f'{name}.csv', newline='') as file:\n"
-        "        rows = list(csv.reader(file))[1:]\n"
-        "    db.executemany(f'insert into {name} values (?, ?, ?)', rows)\n"
-        f'query = """{query}"""\n'
-        "total = 0\n"
-        "for region, count, cents in db.execute(query):\n"
-        "    print(f'{region},{count},{cents}')\n"
-        "    total += cents\n"
-        "print(f'total,,{total}')\n"
-        "EOF\n"
-        "python3 totals.py"
-    )
-
-
-_PLAIN = _totals(
-    "select region, count(*), sum(cents) from orders join customers\n"
-    "on orders.customer = customers.id group by region order by region"
+_PLAIN = (
+    "cat > totals.py <<'EOF'\n"
+    "import csv, sqlite3\n"
+    "db = sqlite3.connect(':memory:')\n"
+    "db.execute('create table customers (id, region, since integer)')\n"
+    "db.execute('create table orders (id, customer, cents integer)')\n"
+    "for name in ('customers', 'orders'):\n"
+    "    with open(f'{name}.csv', newline='') as file:\n"
+    "        rows = list(csv.reader(file))[1:]\n"
+    "    db.executemany(f'insert into {name} values (?, ?, ?)', rows)\n"
+    "total = 0\n"
+    "for region, count, cents in db.execute('''\n"
+    "    select region, count(*), sum(cents) from orders join customers\n"
+    "    on orders.customer = customers.id group by region order by region'''):\n"
+    "    print(f'{region},{count},{cents}')\n"
+    "    total += cents\n"
+    "print(f'total,,{total}')\n"
+    "EOF\n"
+    "python3 totals.py"
 )
-_NEWEST = _totals(
-    "select region, count(*), sum(cents) from orders\n"
-    "join (select id, region, max(since) from customers group by id) c\n"
-    "on orders.customer = c.id group by region order by region"
+_REPLACE = "s/insert into/insert or replace into/; s/customers (id,/customers (id primary key,/"
+_NEWEST = f"sed -i '{_REPLACE}' totals.py && python3 totals.py"
+_BOTH = (
+    f"sed -i '{_REPLACE}; s/orders (id,/orders (id primary key,/' totals.py && python3 totals.py"
 )
 _CHECK = (
     "awk -F, 'NR > 1 {n++; sum += $3} END {printf \"orders.csv: %d rows, %d cents\\n\", n, sum}' "
@@ -73,10 +68,6 @@ _TWICE = (
     '| tee twice-$f.txt | wc -l) ids more than once"; done; '
     "grep -F -f <(head -n 2 twice-customers.txt) customers.csv | sort; "
     "grep -F -f <(head -n 2 twice-orders.txt) orders.csv | sort"
-)
-_DEDUPE = (
-    "sed -i \"s/^query/db.execute('delete from orders where rowid not in "
-    "(select min(rowid) from orders group by id)')\\n&/\" totals.py && python3 totals.py"
 )
 _UNIQUE = (
     "tail -n +2 orders.csv | sort -u | awk -F, '{n++; sum += $3} "
@@ -140,8 +131,8 @@ TASK = Task(
                 _CHECK,
             ),
             say(
-                "{{total}} in total. Joins like to multiply rows, so I'll add up the orders without "
-                "any join and compare.",
+                "{{total}} in total. Joins like to multiply rows, so I'll add up the orders "
+                "without any join and compare.",
                 _CHECK,
             ),
             total=r"total,,(\d+)",
@@ -177,33 +168,31 @@ TASK = Task(
         turn(
             say(
                 "{{moved}} customers moved, and some orders were exported twice, the same line "
-                "again. First the newest region for each customer.",
-                _NEWEST,
+                "again. With the ids as primary keys and `insert or replace`, the last row of each "
+                "stays, which is the newest.",
+                _BOTH,
             ),
             say(
                 "Two causes: {{moved}} customers with an old and a new region, and repeated "
-                "orders. I'll write the query for the newest region first.",
+                "orders. Primary keys keep one row for each id, the later one.",
+                _BOTH,
+            ),
+            say(
+                "{{moved}} customers have two regions; the later row is the newer. One thing at a "
+                "time: a primary key for the customers first, and see what the total does.",
                 _NEWEST,
+                then=(
+                    turn(
+                        say(
+                            "{{total}}: the sum of the file with its repeated lines. The same key "
+                            "for the orders drops those.",
+                            _BOTH,
+                        ),
+                        total=r"total,,(\d+)",
+                    ),
+                ),
             ),
             moved=r"customers: (\d+) ids",
-        ),
-        turn(
-            say(
-                "{{total}} cents is the sum of the file with its repeated lines. The script should "
-                "drop those before it sums, keeping the first of each.",
-                _DEDUPE,
-            ),
-            say(
-                "The join no longer multiplies: {{total}}. What is left are the orders exported "
-                "twice; deleting all but the first of an id settles that.",
-                _DEDUPE,
-            ),
-            say(
-                "With {{total}} the customers are right. How many cents are in the repeated orders? "
-                "I'll sum the distinct lines beside it, then dedupe.",
-                _UNIQUE + "; " + _DEDUPE,
-            ),
-            total=r"total,,(\d+)",
         ),
         turn(
             say(

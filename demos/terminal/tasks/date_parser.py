@@ -190,7 +190,7 @@ TASK = Task(
                 "(year % 100 != 0 or year % 400 == 0)/' dates.py && " + _RUN,
             ),
             say(
-                "Down to {{failed}}, with the message \"{{message}}\". I'll write the full "
+                'Down to {{failed}}, with the message "{{message}}". I\'ll write the full '
                 "Gregorian rule into leap() and repeat the run.",
                 "sed -i 's/return year % 4 == 0/return year % 4 == 0 and "
                 "(year % 100 != 0 or year % 400 == 0)/' dates.py && " + _RUN,

@@ -7,7 +7,7 @@ from .base import Files, Task, say, tarball, turn
 __all__ = ["TASK"]
 
 TOPICS = ("backup", "dns", "mail", "network", "printing", "storage", "vpn", "wiki")
-TEXT = "check the state of the unit and note who changed what before you restart it".split()
+TEXT = "check the state of the unit and note who changed what before you restart it".split()  # noqa: SIM905
 
 
 def _files() -> Files:

@@ -33,7 +33,7 @@ def total(lines, percent, tax):
     return net + net * tax // 100 - discount(net, percent)
 '''
 
-TEST_MONEY = '''\
+TEST_MONEY = """\
 import unittest
 
 from invoice.money import cents, show
@@ -47,9 +47,9 @@ class Money(unittest.TestCase):
     def test_round_trip(self):
         for amount in range(24000):
             self.assertEqual(cents(show(amount)), amount)
-'''
+"""
 
-TEST_TOTALS = '''\
+TEST_TOTALS = """\
 import unittest
 
 from invoice.totals import discount, total
@@ -65,7 +65,7 @@ class Totals(unittest.TestCase):
     def test_discount(self):
         for net in range(20000):
             self.assertEqual(discount(net, 100), net)
-'''
+"""
 
 
 def _files() -> Files:
@@ -166,11 +166,11 @@ TASK = Task(
                 "The {{ran}} money tests pass now ({{verdict}}). Next total(): it charges tax on "
                 "the net before the discount. I'll rewrite it to discount first.",
                 "python3 - <<'EOF'\n"
-                "import re\n"
                 "path = 'invoice/totals.py'\n"
                 "text = open(path).read()\n"
-                "text = text.replace('    return net + net * tax // 100 - discount(net, percent)',\n"
-                "    '    net -= discount(net, percent)\\n    return net + net * tax // 100')\n"
+                "text = text.replace(' - discount(net, percent)', '')\n"
+                "text = text.replace('    return net + net',\n"
+                "    '    net -= discount(net, percent)\\n    return net + net')\n"
                 "open(path, 'w').write(text)\n"
                 "EOF\n"
                 "tail -4 invoice/totals.py",
@@ -179,7 +179,8 @@ TASK = Task(
                 "{{verdict}} for all {{ran}} of them. What remains is the order in total(): the "
                 "discount has to come off before tax is added. A two-line change does it.",
                 "sed -i 's|    return net + net \\* tax.*|    net -= discount(net, percent)\\n"
-                "    return net + net * tax // 100|' invoice/totals.py && tail -4 invoice/totals.py",
+                "    return net + net * tax // 100|' invoice/totals.py && "
+                "tail -4 invoice/totals.py",
             ),
             ran=r"Ran (\d+) tests",
             verdict=r"(?m)^(OK)",

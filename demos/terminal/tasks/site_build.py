@@ -19,9 +19,9 @@ build/%.stamp: content/% render.py
 \t@python3 render.py $* && touch $@
 
 release: site
-\t@tar cf site-$(ROLLOUT_ID).tar --sort=name --mtime=@0 --owner=0 --group=0 build
-\t@gzip -9nf site-$(ROLLOUT_ID).tar
-\t@echo "release: site-$(ROLLOUT_ID).tar.gz, $$(tar tzf site-$(ROLLOUT_ID).tar.gz | wc -l) members"
+\t@tar cf docs-$(ROLLOUT_ID).tar --sort=name --mtime=@0 --owner=0 --group=0 build
+\t@gzip -9nf docs-$(ROLLOUT_ID).tar
+\t@echo "release: docs-$(ROLLOUT_ID).tar.gz, $$(tar tzf docs-$(ROLLOUT_ID).tar.gz | wc -l) members"
 
 clean:
 \t@rm -rf build
@@ -79,10 +79,11 @@ for name in names:
 print(f"{section}: {len(names)} pages, {words} words in {time.perf_counter() - start:.2f}s")
 '''
 
-WORDS = (
+TEXT = (
     "the server keeps a queue of jobs and each worker takes one when it is free so that "
     "`status` shows **busy** until the result is written to the store of its project"
-).split()
+)
+WORDS = TEXT.split()
 
 
 def _files() -> Files:
@@ -186,12 +187,14 @@ TASK = Task(
             say(
                 "Only line {{line}} has it, marked as old. The guide begins with p01, so I point "
                 "the link there and build once more.",
-                "sed -i 's|(guide/setup.html)|(guide/p01.html)|' content/guide/p05.md && make site 2>&1",
+                "sed -i 's|(guide/setup.html)|(guide/p01.html)|' content/guide/p05.md && "
+                "make site 2>&1",
             ),
             say(
                 "It is just line {{line}} of that page. The first page of the guide is the setup "
                 "nowadays; I'll change the link to it and rebuild.",
-                "sed -i 's|(guide/setup.html)|(guide/p01.html)|' content/guide/p05.md && make site 2>&1",
+                "sed -i 's|(guide/setup.html)|(guide/p01.html)|' content/guide/p05.md && "
+                "make site 2>&1",
             ),
             say(
                 "Line {{line}} is the only one, and it is called old. I'll delete that line rather "
@@ -222,7 +225,7 @@ TASK = Task(
                 "Done: {{file}} holds the site. I closed a code fence in faq/p11.md and dealt with "
                 "a dead link in guide/p05.md."
             ),
-            file=r"(site-\S+\.tar\.gz)",
+            file=r"(docs-\S+\.tar\.gz)",
         ),
     ),
 )
