@@ -3,11 +3,11 @@
 ::
 
     ObsSpecError
-    ├── ConfigurationError   (ValueError)     a parameter that can't work; names it and its value
-    ├── RecordingError       (ValueError)     a recording that is torn, foreign or of another version
-    ├── UnknownRequestError  (LookupError)    a committed answer that no recording holds
-    ├── MissingExtraError    (ImportError)    an optional package is missing; names the way to install it
-    └── SandboxError         (RuntimeError)   no safe place to run a real model's commands
+    ├── ConfigurationError   (ValueError)    a parameter that can't work; names it and its value
+    ├── RecordingError       (ValueError)    a recording that is torn, foreign or of another format
+    ├── UnknownRequestError  (LookupError)   a committed answer that no recording holds
+    ├── MissingExtraError    (ImportError)   a missing optional package; names what installs it
+    └── SandboxError         (RuntimeError)  no safe place to run a real model's commands
 
 Nothing of a speculation is ever raised to a run: failures there are events in the trace.
 """

@@ -46,7 +46,13 @@ def bubblewrap_argv(workspace: Path, bin_dir: Path, env: Mapping[str, str]) -> l
     written; ``/usr`` and the interpreter are read-only; there is no network; only ``env`` is
     set. Everything ends with the process that started it.
     """
-    argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+    argv = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+    ]
     argv += ["--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"]
     for name in _SYSTEM:
         path = Path(name)

@@ -1,4 +1,4 @@
-"""An archive of 1,500 notes, many of them copied by a sync that went wrong."""
+"""An archive of 800 files, many of them copied by a sync that went wrong."""
 
 import random
 
@@ -13,14 +13,14 @@ TEXT = ["again", "before", "car", "door", "each", "found", "green", "house", "la
 def _files() -> Files:
     rng = random.Random("duplicate-files")
     tree = {}
-    for number in range(1290):
+    for number in range(650):
         words = " ".join(rng.choices(TEXT, k=40))
         folder = rng.choice(FOLDERS)
         tree[f"inbox/{folder}/{number % 12:02d}/note-{number:04d}.txt"] = f"{number:04d} {words}\n"
     names = sorted(tree)
-    for name in rng.sample(names, 150):
+    for name in rng.sample(names, 105):
         tree[name.replace(".txt", " (copy).txt")] = tree[name]
-    for name in rng.sample(names, 48):
+    for name in rng.sample(names, 36):
         tree[f"inbox/{rng.choice(FOLDERS)}/old/{rng.randrange(10**6):06d}.bak"] = tree[name]
     for folder in FOLDERS:
         tree[f"inbox/{folder}/.keep"] = ""
@@ -32,7 +32,7 @@ _UNPACK = (
     'awk \'{n++; sum += $1} END {print n, "files,", sum, "bytes"}\' && ls inbox'
 )
 _SUMS = (
-    "find inbox -type f -print0 | sort -z | xargs -0 -n 40 sha256sum > sums.txt && "
+    "find inbox -type f -print0 | sort -z | xargs -0 -n 12 sha256sum > sums.txt && "
     "sort sums.txt | uniq -w64 -D > same.txt; "
     'echo "$(wc -l < same.txt) files in $(cut -c1-64 same.txt | uniq | wc -l) groups"; '
     "cut -c1-64 same.txt | uniq -c | awk '{print $1}' | sort -n | uniq -c | "
@@ -66,7 +66,7 @@ _PLAN = (
 )
 _REMOVE = (
     "tr '\\n' '\\0' < remove.txt | xargs -0 -n 8 rm && find inbox -type f | wc -l && "
-    "find inbox -type f -size +0 -print0 | sort -z | xargs -0 -n 40 sha256sum | sort | "
+    "find inbox -type f -size +0 -print0 | sort -z | xargs -0 -n 12 sha256sum | sort | "
     "uniq -w64 -d | wc -l"
 )
 _VERIFY = (
@@ -79,12 +79,13 @@ _VERIFY = (
     "paths = [os.path.join(d, f) for d, _, files in os.walk('inbox') for f in files]\n"
     "now = {digest(open(path, 'rb').read()) for path in paths}\n"
     "keep = sum(path.endswith('.keep') for path in paths)\n"
-    "print(f'{len(before)} contents before, {len(now)} now, {len(before - now)} lost, {keep} .keep')\n"
+    "print(f'{len(before)} contents before, {len(now)} now, {len(before - now)} lost')\n"
+    "print(f'{keep} placeholders')\n"
     "EOF"
 )
 _REPORT = (
     '{ echo "$ROLLOUT_ID removed $(wc -l < remove.txt) duplicates:"; '
-    "tr '\\n' '\\0' < remove.txt | xargs -0 -n 8 dirname | sort | uniq -c | sort -k1,1nr -k2 | "
+    "tr '\\n' '\\0' < remove.txt | xargs -0 -n 4 dirname | sort | uniq -c | sort -k1,1nr -k2 | "
     "head -n 5; } > removed-$ROLLOUT_ID.txt && cat removed-$ROLLOUT_ID.txt"
 )
 
@@ -182,7 +183,7 @@ TASK = Task(
                 "{{remove}} files are on the list. Deleting can't be undone, so I check first that "
                 "nothing on it lacks a twin that stays.",
                 "cut -c67- sums.txt | grep -vxF -f remove.txt | tr '\\n' '\\0' | "
-                "xargs -0 -n 40 sha256sum | cut -c1-64 | sort -u > stay.txt; "
+                "xargs -0 -n 12 sha256sum | cut -c1-64 | sort -u > stay.txt; "
                 "tr '\\n' '\\0' < remove.txt | xargs -0 sha256sum | grep -vcF -f stay.txt",
                 then=(
                     turn(

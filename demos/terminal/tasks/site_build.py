@@ -90,11 +90,11 @@ def _files() -> Files:
     rng = random.Random("site-build")
     files: Files = {"Makefile": MAKEFILE, "render.py": RENDER}
     for section in SECTIONS:
-        for number in range(1, 19):
+        for number in range(1, 13):
             lines = [f"# {section} {number}"]
-            for part in range(18):
+            for part in range(27):
                 lines += [f"## Part {part}", " ".join(rng.choices(WORDS, k=60))]
-                lines += [f"See [more]({rng.choice(SECTIONS)}/p{rng.randint(1, 18):02d}.html)."]
+                lines += [f"See [more]({rng.choice(SECTIONS)}/p{rng.randint(1, 12):02d}.html)."]
             lines += ["```", "jobs status --all", "```"]
             files[f"content/{section}/p{number:02d}.md"] = "\n".join(lines) + "\n"
     broken = str(files["content/faq/p11.md"])
