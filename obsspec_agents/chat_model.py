@@ -108,7 +108,7 @@ def _turn(
     if not isinstance(speculator, Speculator) or not speculator.listening:
         return None
     context = contextvars.copy_context()
-    with speculator.guard("policy"):
+    with speculator.log.guard("policy"):
         return speculator.policy_called(Request(model, mode, messages, stop, kwargs, loop, context))
     return None
 

@@ -142,7 +142,7 @@ class Launcher:
                     step=step.id,
                     max_chars=self._max_chars,
                     clock=self._owner.clock,
-                    emit=self._owner.emit,
+                    emit=self._owner.log.emit,
                 )
                 stage = "request"
                 await self._begin(run, active, request, starter, predicted)
@@ -155,7 +155,7 @@ class Launcher:
             raise
         except BaseException as error:  # noqa: BLE001 - silent to the run, loud in the trace
             step.skipped = SkipReason.FAILED
-            self._owner.failed(run, step.id, stage, error)
+            self._owner.log.failed(run.info.id, step.id, stage, error)
         finally:
             active.predicting = None
 
@@ -192,7 +192,7 @@ class Launcher:
                 )
                 flight = self._take_off(run, active, speculation, following, starter)
             break
-        self._owner.emit(
+        self._owner.log.emit(
             ev.GenerationStarted(
                 at=self._owner.clock(),
                 run=run.info.id,
@@ -230,7 +230,7 @@ class Launcher:
         step.speculate(speculation)
         active.flights[speculation.id] = flight
         self._in_flight += 1
-        flight.timer = loop.call_later(left, self._owner.expire, run, active)
+        flight.timer = loop.call_later(left, self._owner.ledger.expire, run, active)
         flight.task = loop.create_task(
             _produce(generation), context=unseen_context(request.context)
         )
@@ -245,7 +245,7 @@ class Launcher:
             self._in_flight -= 1
         error = generation.error
         if error is not None and not isinstance(error, GenerationClosedError):
-            self._owner.failed(run, flight.speculation.step.id, "generation", error)
+            self._owner.log.failed(run.info.id, flight.speculation.step.id, "generation", error)
 
     # ------------------------------------------------------------------ ends
 
@@ -289,7 +289,7 @@ class Launcher:
         self.abort(flight)
         if speculation.discarded is None:
             return
-        self._owner.emit(
+        self._owner.log.emit(
             ev.GenerationDiscarded(
                 at=at,
                 run=run.info.id,

@@ -40,7 +40,7 @@ class StepHandle:
         for call in self._message.tool_calls:
             if call["id"] is None or call["id"] in self._open:
                 continue
-            with self._speculator.guard("step"):
+            with self._speculator.log.guard("step"):
                 begun = self._speculator.tool_started(
                     self._message,
                     call["id"],
@@ -55,7 +55,7 @@ class StepHandle:
         one, with the declared normalisers applied."""
         result = normalize(result, self._speculator.normalizers)
         if (begun := self._open.pop(result.tool_call_id, None)) is not None:
-            with self._speculator.guard("step"):
+            with self._speculator.log.guard("step"):
                 self._speculator.tool_ended(
                     *begun, result.tool_call_id, Observation.of(result), result.status
                 )
@@ -65,5 +65,5 @@ class StepHandle:
         """What has returned no result by now ended without one."""
         while self._open:
             call_id, begun = self._open.popitem()
-            with self._speculator.guard("step"):
+            with self._speculator.log.guard("step"):
                 self._speculator.tool_ended(*begun, call_id, None, "no result")

@@ -91,7 +91,7 @@ class SpeculativeToolNode(ToolNode):
     def _begin(self, call: ToolCall, runtime: ToolRuntime) -> Begun | None:
         if not self.speculator.listening or call["id"] is None:
             return None
-        with self.speculator.guard("tool"):
+        with self.speculator.log.guard("tool"):
             messages = _messages(runtime.state, self._messages_key)
             index = _index_of_message(messages, call["id"])
             if index is None:
@@ -111,14 +111,14 @@ class SpeculativeToolNode(ToolNode):
 
     def _fail(self, call: ToolCall, begun: Begun | None, error: BaseException) -> None:
         if begun is not None:
-            with self.speculator.guard("tool"):
+            with self.speculator.log.guard("tool"):
                 self.speculator.tool_ended(*begun, str(call["id"]), None, type(error).__name__)
 
     def _end(self, call: ToolCall, begun: Begun | None, result: Any) -> Any:
         if self.speculator.normalizers:
             result = self._normalized(result)
         if begun is not None:
-            with self.speculator.guard("tool"):
+            with self.speculator.log.guard("tool"):
                 call_id = str(call["id"])
                 observation = observations_in(result).get(call_id)
                 status = "command" if observation is None else observation.status
