@@ -11,7 +11,7 @@ from typing import Any, Literal
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 
@@ -41,7 +41,7 @@ def build_graph(model: BaseChatModel, tool_node: ToolNode) -> Graph:
 
     def after_agent(state: MessagesState) -> Literal["tools", "__end__"]:
         last = state["messages"][-1]
-        return "tools" if isinstance(last, AIMessage) and last.tool_calls else END
+        return "tools" if isinstance(last, AIMessage) and last.tool_calls else "__end__"
 
     graph = StateGraph(MessagesState)
     graph.add_node("agent", RunnableLambda(agent, aagent))

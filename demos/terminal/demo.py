@@ -43,7 +43,7 @@ from .tasks import Task
 
 __all__ = ["Demo", "DemoResult", "recorded_endpoint", "set_a", "set_b"]
 
-ROLLOUTS_A_CORE = 12
+ROLLOUTS_A_CORE = 10
 SIBLINGS_A = 3
 SIBLINGS_B = 4
 UNSEEN_TASKS = 2

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import openai
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from obsspec_agents import SpeculativeToolNode, Speculator, speculative
 from obsspec_agents.events import Event, GenerationCommitted
@@ -121,7 +122,7 @@ class Player:
                     config["run_id"] = run_id(name, rollout.id)
                     try:
                         state = await graph.ainvoke(
-                            {"messages": [("user", rollout.task.prompt)]}, config
+                            {"messages": [HumanMessage(rollout.task.prompt)]}, config
                         )
                     finally:
                         del shells[rollout.id]
@@ -145,10 +146,10 @@ class Player:
         return ChatOpenAI(
             model=self.policy_model,
             base_url=self.policy_url,
-            api_key=self.api_key,
+            api_key=SecretStr(self.api_key),
             http_async_client=client,
             temperature=0,
-            max_tokens=self.max_tokens,
+            max_completion_tokens=self.max_tokens,
             max_retries=0,
         )
 

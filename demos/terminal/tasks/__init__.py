@@ -1,4 +1,4 @@
-"""The tasks of the demo. The last two are those that set A never sees."""
+"""The tasks of the demo, the longest first. The last two are those that set A never sees."""
 
 from . import (
     api_rename,
@@ -12,11 +12,9 @@ from . import (
     json_events,
     log_report,
     lru_cache,
-    make_pipeline,
     matrix_tests,
     secret_scan,
     site_build,
-    word_index,
 )
 from .base import Files, Say, Task, Turn, say, turn
 
@@ -25,21 +23,19 @@ __all__ = ["TASKS", "Files", "Say", "Task", "Turn", "say", "turn"]
 TASKS: tuple[Task, ...] = tuple(
     module.TASK
     for module in (
-        api_rename,
-        archive_verify,
-        asset_bundle,
         csv_join,
-        date_parser,
-        dead_links,
-        duplicate_files,
-        invoice_tests,
         json_events,
         log_report,
-        lru_cache,
-        make_pipeline,
+        duplicate_files,
         matrix_tests,
-        secret_scan,
+        archive_verify,
+        invoice_tests,
+        dead_links,
         site_build,
-        word_index,
+        secret_scan,
+        date_parser,
+        api_rename,
+        asset_bundle,
+        lru_cache,
     )
 )

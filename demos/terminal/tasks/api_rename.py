@@ -51,6 +51,10 @@ _RENAME = (
     "grep -rlw query_all src | wc -l"
 )
 _COMPILE = "python3 -m compileall -qf src && find src -name '*.pyc' | wc -l"
+_SPOT = (
+    "grep -rlw 'rows = query_all' src | sort | shuf -n 3 --random-source=<(yes $ROLLOUT_SEED) | "
+    "xargs grep -nm 2 query_all"
+)
 
 TASK = Task(
     name="api-rename",
@@ -110,7 +114,8 @@ TASK = Task(
             say(
                 "The registry refers to it by `{{hook}}`, and that must follow. I'll replace the "
                 "whole word in every file under src that has it.",
-                _RENAME,
+                "find src -name '*.py' -exec sed -i 's/\\bfetch_rows\\b/query_all/g' {} + && "
+                "grep -rlw query_all src | wc -l",
             ),
             hook=r"(core\.db:fetch_rows)",
         ),
@@ -152,6 +157,19 @@ TASK = Task(
                 "grep -rn 'def query_all\\|:query_all' src | sort",
             ),
             compiled=r"(\d+)",
+        ),
+        turn(
+            say(
+                "The definition is at {{place}}, and the registry has the new name. Three files "
+                "that my seed picks, as a spot check of the calls.",
+                _SPOT,
+            ),
+            say(
+                "{{place}} is the definition. I also want to see a few of the calls in their "
+                "context, from files chosen at random.",
+                _SPOT,
+            ),
+            place=r"(src/\w+/\w+\.py:\d+)",
         ),
         turn(
             say(

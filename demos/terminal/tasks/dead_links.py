@@ -46,6 +46,11 @@ _CHECK = (
     "EOF\n"
     "python3 check.py"
 )
+_SPOT = (
+    "page=$(find notes -name '*.md' | sort | shuf -n 1 --random-source=<(yes $ROLLOUT_SEED)); "
+    "echo $page; cd $(dirname $page); grep -oE '\\]\\([^)]+' $(basename $page) | cut -c3- | "
+    "sort -u | xargs wc -w | sed -n 1,4p"
+)
 
 TASK = Task(
     name="dead-links",
@@ -112,10 +117,11 @@ TASK = Task(
                 "notes/mail/n031.md && python3 check.py",
             ),
             say(
-                "So the page became {{page}}. Two files need the new name; after that I repeat the "
-                "check.",
-                "sed -i 's|(../dns/resolver.md)|(../dns/n060-resolver.md)|' notes/dns/n007.md "
-                "notes/mail/n031.md && python3 check.py",
+                "So the page became {{page}}. I replace the old name wherever it stands; after "
+                "that I repeat the check.",
+                "grep -rl '/resolver.md' notes | "
+                "xargs sed -i 's|/resolver.md|/n060-resolver.md|' && "
+                "python3 check.py",
             ),
             page=r"notes/dns/(n060-resolver\.md)",
         ),
@@ -152,14 +158,27 @@ TASK = Task(
         ),
         turn(
             say(
-                "No dead link is left among {{links}}. check.py stays beside the notes and can be "
-                "run at any time."
+                "No dead link is left among {{links}}. I'll follow the links of a page that my "
+                "seed picks, to see that the script is right about them.",
+                _SPOT,
             ),
             say(
-                "All {{links}} links lead somewhere now. Two pointed to a renamed page, one to a "
-                "page that never was; check.py repeats the test."
+                "All {{links}} links lead somewhere now. To be sure of the script itself, I look "
+                "at one page at random and at its links.",
+                _SPOT,
             ),
             links=r"(\d+) links, 0 dead",
+        ),
+        turn(
+            say(
+                "The links of {{page}} are fine, as the script says of all pages. check.py stays "
+                "beside the notes and can be run at any time."
+            ),
+            say(
+                "{{page}} agrees with the script. Two links pointed to a renamed page, one to a "
+                "page that never was; check.py repeats the test."
+            ),
+            page=r"(notes/\w+/\S+\.md)",
         ),
     ),
 )

@@ -32,7 +32,7 @@ _UNPACK = (
     'awk \'{n++; sum += $1} END {print n, "files,", sum, "bytes"}\' && ls inbox'
 )
 _SUMS = (
-    "find inbox -type f -print0 | sort -z | xargs -0 -n 12 sha256sum > sums.txt && "
+    "find inbox -type f -print0 | sort -z | xargs -0 -n 20 sha256sum > sums.txt && "
     "sort sums.txt | uniq -w64 -D > same.txt; "
     'echo "$(wc -l < same.txt) files in $(cut -c1-64 same.txt | uniq | wc -l) groups"; '
     "cut -c1-64 same.txt | uniq -c | awk '{print $1}' | sort -n | uniq -c | "
@@ -66,7 +66,7 @@ _PLAN = (
 )
 _REMOVE = (
     "tr '\\n' '\\0' < remove.txt | xargs -0 -n 8 rm && find inbox -type f | wc -l && "
-    "find inbox -type f -size +0 -print0 | sort -z | xargs -0 -n 12 sha256sum | sort | "
+    "find inbox -type f -size +0 -print0 | sort -z | xargs -0 -n 20 sha256sum | sort | "
     "uniq -w64 -d | wc -l"
 )
 _VERIFY = (
@@ -183,7 +183,7 @@ TASK = Task(
                 "{{remove}} files are on the list. Deleting can't be undone, so I check first that "
                 "nothing on it lacks a twin that stays.",
                 "cut -c67- sums.txt | grep -vxF -f remove.txt | tr '\\n' '\\0' | "
-                "xargs -0 -n 12 sha256sum | cut -c1-64 | sort -u > stay.txt; "
+                "xargs -0 -n 20 sha256sum | cut -c1-64 | sort -u > stay.txt; "
                 "tr '\\n' '\\0' < remove.txt | xargs -0 sha256sum | grep -vcF -f stay.txt",
                 then=(
                     turn(

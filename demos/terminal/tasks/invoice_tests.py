@@ -80,6 +80,16 @@ def _files() -> Files:
 
 
 _TESTS = "python3 -m unittest 2>&1 | grep -E '^(FAIL|ERROR|AssertionError|Ran|OK|FAILED)'"
+_SPOT = (
+    "python3 - <<'EOF'\n"
+    "import os, random\n"
+    "from invoice.money import cents\n"
+    "rng = random.Random(os.environ['ROLLOUT_SEED'])\n"
+    "for _ in range(4):\n"
+    "    text = f'{rng.randrange(100)}.{rng.randrange(100):02d}5'\n"
+    "    print(text, '->', cents(text))\n"
+    "EOF"
+)
 
 TASK = Task(
     name="invoice-tests",
@@ -156,8 +166,8 @@ TASK = Task(
             say(
                 "cents() quantizes with {{mode}}, which is banker's rounding. Half a cent must go "
                 "up, so this becomes ROUND_HALF_UP; then I run that test module alone.",
-                "sed -i 's/ROUND_HALF_EVEN/ROUND_HALF_UP/g' invoice/money.py && "
-                "python3 -m unittest tests.test_money 2>&1 | tail -3",
+                "sed -i 's/HALF_EVEN/HALF_UP/' invoice/money.py && "
+                "python3 -m unittest -v tests.test_money 2>&1",
             ),
             mode=r"(ROUND_HALF_\w+)",
         ),
@@ -200,14 +210,29 @@ TASK = Task(
         ),
         turn(
             say(
-                "All {{ran}} tests pass. Two lines were wrong: cents() rounded half a cent to the "
-                "even neighbour, and total() added the tax before the discount came off."
+                "All {{ran}} tests pass. A few amounts drawn by my own seed, as a check that the "
+                "tests did not just happen to avoid something.",
+                _SPOT,
             ),
             say(
-                "Done: {{ran}} tests, no failure. I changed the rounding mode in invoice/money.py "
-                "and the order of discount and tax in invoice/totals.py; the tests are untouched."
+                "{{ran}} tests, no failure. I'd still like to see the rounding at work on a few "
+                "amounts that no test has picked.",
+                _SPOT,
             ),
             ran=r"Ran (\d+) tests",
+        ),
+        turn(
+            say(
+                "{{amount}} and the others are right as well, and all tests pass. Two lines were "
+                "wrong: cents() rounded half a cent to the even neighbour, and total() added the "
+                "tax before the discount came off."
+            ),
+            say(
+                "Done, with {{amount}} as an example. I changed the rounding mode in "
+                "invoice/money.py and the order of discount and tax in invoice/totals.py; the "
+                "tests are untouched."
+            ),
+            amount=r"(\d+\.\d+5 -> \d+)",
         ),
     ),
 )

@@ -243,7 +243,7 @@ TASK = Task(
             say(
                 "Better, {{failures}} to go. put() on an existing key doesn't move it either, "
                 "since a dict keeps the first position. One line before the assignment.",
-                _PUT + "\n" + _TESTS,
+                _PUT + "\npython3 -m unittest test_cache 2>&1 | tail -n 3",
             ),
             failures=r"failures=(\d+)",
         ),

@@ -36,6 +36,9 @@ _REDACT = (
     "tee found.txt | xargs sed -i -E 's/(AKIA|ghp_)[0-9A-Za-z]{16,36}/\\1REDACTED/' && "
     "xargs grep -n REDACTED < found.txt"
 )
+_SPOT = (
+    "find conf -type f | sort | shuf -n 2 --random-source=<(yes $ROLLOUT_SEED) | xargs head -n 4"
+)
 
 TASK = Task(
     name="secret-scan",
@@ -141,21 +144,33 @@ TASK = Task(
             say(
                 "The report of {{worker}} is complete. A comparison with the archive tells whether "
                 "I changed those three files and no others.",
-                "grep -cE 'AKIA|ghp_' report-*.txt; tar df conf.tar.gz 2>&1 | "
-                "grep -c 'Size differs\\|Contents differ'",
+                "tar df conf.tar.gz 2>&1 | grep -cE '(Size|Contents) differ'",
             ),
             worker=r"redacted by (\S+):",
         ),
         turn(
             say(
-                "{{changed}} files had a real secret; they are redacted, and the report names "
-                "them. The keys themselves should be revoked now."
+                "{{changed}} files differ from the archive, as they should. Two files at random, "
+                "in case secrets of a form that I did not think of are common here.",
+                _SPOT,
             ),
             say(
-                "Finished: exactly {{changed}} files differ from the archive, each with its secret "
-                "redacted. Whoever owns those keys has to revoke them."
+                "Exactly {{changed}} files were changed. Before I stop I read a few lines of other "
+                "files, picked by my seed: is there anything else that looks like a secret?",
+                _SPOT,
             ),
             changed=r"(\d+)\s*$",
+        ),
+        turn(
+            say(
+                "Nothing of the kind in {{file}}: only options. Three files had a real secret; "
+                "they are redacted, and the report names them. The keys should be revoked now."
+            ),
+            say(
+                "{{file}} is harmless. Finished: three files are redacted and reported. Whoever "
+                "owns those keys has to revoke them."
+            ),
+            file=r"(conf/\w+/\S+\.ini)",
         ),
     ),
 )

@@ -104,6 +104,11 @@ def _files() -> Files:
     return files
 
 
+_SPOT = (
+    "find build -name '*.html' | sort | shuf -n 2 --random-source=<(yes $ROLLOUT_SEED) | "
+    "xargs head -n 2 | cut -c1-90"
+)
+
 TASK = Task(
     name="site-build",
     prompt="`make site` stops with an error. Get the documentation site to build and make a "
@@ -205,16 +210,29 @@ TASK = Task(
         ),
         turn(
             say(
-                "The site is complete with {{pages}} pages. Now the release, which packs the build "
-                "under the name of this rollout.",
+                "The build is through, {{pages}} pages. Does the HTML look right? I'll take the "
+                "beginning of two pages that my seed picks.",
+                _SPOT,
+            ),
+            say(
+                "No error any more and {{pages}} pages. I want to see some of the HTML before it "
+                "is released, from pages chosen at random.",
+                _SPOT,
+            ),
+            pages=r"site: (\d+) pages",
+        ),
+        turn(
+            say(
+                "The site is complete and {{page}} is rendered well. Now the release, which packs "
+                "the build under the name of this rollout.",
                 "make release 2>&1 | tail -1",
             ),
             say(
-                "{{pages}} pages are rendered and nothing is left to fix. `make release` packs "
-                "them up.",
-                "make release 2>&1 | tail -1",
+                "{{page}} looks as it should, and nothing is left to fix. `make release` packs "
+                "the site up.",
+                "make release 2>&1",
             ),
-            pages=r"site: (\d+) pages",
+            page=r"(build/\w+/p\d+\.html)",
         ),
         turn(
             say(
