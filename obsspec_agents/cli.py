@@ -59,7 +59,7 @@ def demo(
         float, typer.Option(help="Seconds that a remote sandbox adds to each command.")
     ] = 1.0,
     concurrency: Annotated[
-        int | None, typer.Option(help="Rollouts at a time; by default 10 a core.")
+        int | None, typer.Option(help="Rollouts at a time; by default 12 a core.")
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where logs and traces go; by default a new one here.")

@@ -43,7 +43,7 @@ from .tasks import Task
 
 __all__ = ["Demo", "DemoResult", "recorded_endpoint", "set_a", "set_b"]
 
-ROLLOUTS_A_CORE = 10
+ROLLOUTS_A_CORE = 12
 SIBLINGS_A = 3
 SIBLINGS_B = 4
 UNSEEN_TASKS = 2
@@ -143,6 +143,8 @@ class Demo:
         concurrency = self.concurrency or ROLLOUTS_A_CORE * (os.cpu_count() or 1)
         sandbox = Sandbox.NONE if self.policy_url is None else sandbox_or_refuse()
         self.folder.mkdir(parents=True, exist_ok=True)
+        for task in self.tasks:
+            task.files()  # made once, before the clock starts
         with (
             self._policy() as url,
             tempfile.TemporaryDirectory(prefix="obsspec-", ignore_cleanup_errors=True) as work,
