@@ -55,6 +55,11 @@ def speculative(model: ModelT, speculator: Speculator) -> ModelT:
     Raises:
         ConfigurationError: it is neither.
     """
+    if not isinstance(speculator, Speculator):
+        raise ConfigurationError(
+            f"speculative() takes a Speculator, not {type(speculator).__name__}: "
+            "Speculator(world_model) makes one of a world model"
+        )
     if isinstance(model, RunnableBinding):
         return cast(
             "ModelT", model.model_copy(update={"bound": speculative(model.bound, speculator)})
@@ -114,7 +119,7 @@ def _turn(
 
 
 def _with_manager(hook: Any, run_manager: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    if run_manager is None or not accepts_run_manager(hook.__func__):
+    if run_manager is None or not accepts_run_manager(hook):
         return kwargs
     return {**kwargs, "run_manager": run_manager}
 

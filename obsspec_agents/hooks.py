@@ -10,10 +10,12 @@ synchronous one can't be.
 
 from __future__ import annotations
 
+import errno
 import inspect
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import openai
@@ -21,8 +23,8 @@ from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackMana
 from langchain_core.language_models import BaseChatModel, SimpleChatModel
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
-from obsspec_agents.request import Mode, Request
-from obsspec_agents.worker import in_worker
+from obsspec_agents.request import Mode, Request, original_class
+from obsspec_agents.worker import WorkersBusyError, in_worker
 
 __all__ = [
     "AsyncTokenRecorder",
@@ -47,6 +49,9 @@ TokenCall = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments of one ``on_llm_new_token`` call that a hook made itself."""
 
 
+_UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
+
+
 def overrides(cls: type[BaseChatModel], hook: str) -> bool:
     """Whether a chat model class has its own version of a hook."""
     return getattr(cls, hook) is not getattr(BaseChatModel, hook)
@@ -61,19 +66,17 @@ def has_async_hook(cls: type[BaseChatModel], mode: Mode) -> bool:
     return cls._agenerate not in default
 
 
-@lru_cache(maxsize=512)
 def accepts_run_manager(hook: Callable[..., Any]) -> bool:
     """Whether a hook takes ``run_manager`` (old models don't)."""
+    return _takes_run_manager(getattr(hook, "__func__", hook))
+
+
+@lru_cache(maxsize=512)
+def _takes_run_manager(hook: Callable[..., Any]) -> bool:
     parameters = inspect.signature(hook).parameters
     return "run_manager" in parameters or any(
         p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters.values()
     )
-
-
-def original_class(model: BaseChatModel) -> type[BaseChatModel]:
-    """The class that the user's model had before it was wrapped."""
-    cls = type(model)
-    return next(base for base in cls.__mro__ if not base.__dict__.get("_obsspec_joins", False))
 
 
 def plain(model: BaseChatModel) -> BaseChatModel:
@@ -135,7 +138,7 @@ def _bound(
 ) -> Callable[[], Any]:
     """The hook with its arguments."""
     kwargs = dict(request.kwargs)
-    if accepts_run_manager(cast("Any", hook).__func__):
+    if accepts_run_manager(hook):
         kwargs["run_manager"] = recorder
     stop = None if request.stop is None else list(request.stop)
     return partial(hook, list(request.messages), stop=stop, **kwargs)
@@ -183,10 +186,14 @@ def is_transport_fault(error: BaseException) -> bool:
         return True
     if isinstance(error, openai.APIStatusError):
         return error.status_code in (429, 502, 503)
+    if isinstance(error, (ConnectionError, socket.gaierror, WorkersBusyError)):
+        return True
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+        return True
     if isinstance(error, TimeoutError):
         return False
-    if isinstance(error, ConnectionError):
-        return True
     # httpx and httpx2 share names; a stream cut in the middle raises these unwrapped.
     names = {cls.__name__ for cls in type(error).__mro__}
+    if names & {"ConnectTimeout", "PoolTimeout"}:
+        return True
     return "TransportError" in names and "TimeoutException" not in names

@@ -66,6 +66,8 @@ class Launcher:
         self._max_in_flight = max_in_flight
         self._max_chars = max_chars
         self._in_flight = 0
+        self._landed: list[Flight] = []
+        """Committed, with their generations not at their end yet."""
         self._ids = itertools.count(1)
 
     def launch(
@@ -243,6 +245,7 @@ class Launcher:
         generation.close()
         with self._owner.lock:
             self._in_flight -= 1
+            self._landed = [f for f in self._landed if not f.generation.finished]
         error = generation.error
         if error is not None and not isinstance(error, GenerationClosedError):
             self._owner.log.failed(run.info.id, flight.speculation.step.id, "generation", error)
@@ -265,8 +268,18 @@ class Launcher:
 
     def land(self, flight: Flight) -> None:
         """The flight is committed: its expiry no longer matters."""
+        with self._owner.lock:
+            self._landed.append(flight)
         if (timer := flight.timer) is not None:
             _on_loop(flight.loop, timer.cancel)
+
+    def close(self) -> None:
+        """Whoever waits for a committed generation makes the call itself."""
+        with self._owner.lock:
+            landed, self._landed = self._landed, []
+        for flight in landed:
+            self.abort(flight)
+            flight.generation.close()
 
     def abort(self, flight: Flight) -> None:
         """Close the call, at the client and so at the server."""
@@ -320,7 +333,10 @@ def unseen_context(context: Context | None) -> Context:
 
 
 def _forget_run() -> None:
-    var_child_runnable_config.set(None)
+    config = var_child_runnable_config.get()
+    if config is not None:
+        # Hooks may read their run's metadata; its callbacks are not for them.
+        var_child_runnable_config.set({**config, "callbacks": None})
     unmark()
     for variable, *_ in _configure_hooks:
         variable.set(None)

@@ -25,11 +25,14 @@ from obsspec_agents.hooks import (
     start,
     start_in_thread,
 )
-from obsspec_agents.request import Request
+from obsspec_agents.request import Mode, Request
 
 __all__ = ["ModelPool"]
 
 Starter = Callable[[Request, AsyncTokenRecorder], Started]
+
+
+_GENERATE_HOOKS = ("_generate", "_agenerate")
 
 
 class ModelPool:
@@ -42,7 +45,7 @@ class ModelPool:
     def __init__(self, *, allow_unabortable: bool) -> None:
         self._allow_unabortable = allow_unabortable
         self._lock = threading.Lock()
-        self._clients: dict[int, tuple[Any, openai.AsyncOpenAI]] = {}
+        self._clients: dict[tuple[str, str], Any] = {}
 
     def starter(self, request: Request) -> Starter | None:
         """What begins this request; None where it could not be aborted."""
@@ -50,35 +53,55 @@ class ModelPool:
         native = has_async_hook(type(model), request.mode)
         if native and request.loop is not None:
             return _with(start, model)
-        if native and (detached := self._detached(model)) is not None:
+        if native and (detached := self._detached(request, model)) is not None:
             return _with(start, detached)
         return _with(start_in_thread, model) if self._allow_unabortable else None
 
-    def _detached(self, model: BaseChatModel) -> BaseChatModel | None:
-        """None where we don't know how: the class is not one of langchain-openai's, or was
-        given an HTTP client or proxy, whose settings a new client would lack."""
+    def _detached(self, request: Request, model: BaseChatModel) -> BaseChatModel | None:
+        """None where we don't know how: the hooks are not langchain-openai's own, or a
+        client was given, whose settings a new one would lack."""
         module = sys.modules.get("langchain_openai.chat_models.base")
         if module is None or not isinstance(model, module.BaseChatOpenAI):
             return None
-        fields = vars(model)
-        if any(fields.get(f) for f in ("http_client", "http_async_client", "openai_proxy")):
+        hooks = ("_stream", "_astream") if request.mode is Mode.STREAM else _GENERATE_HOOKS
+        if any(_package(getattr(type(model), hook)) != "langchain_openai" for hook in hooks):
             return None
-        root = fields["root_async_client"]
-        with self._lock:
-            if id(root) not in self._clients:
-                own = openai.DefaultAsyncHttpxClient(base_url=root.base_url, timeout=root.timeout)
-                self._clients[id(root)] = root, root.copy(http_client=own)
-            client = self._clients[id(root)][1]
+        fields = vars(model)
+        root, sync_root = fields["root_async_client"], fields["root_client"]
+        given = any(fields.get(f) for f in ("http_client", "http_async_client", "openai_proxy"))
+        if given or sync_root is None or root is None or sync_root.base_url != root.base_url:
+            return None
+        if fields["client"]._client is not sync_root or fields["async_client"]._client is not root:
+            return None
+        client = root.copy(http_client=self._connections(root))
         twin = copy.copy(model)
-        vars(twin).update(root_async_client=client, async_client=client.chat.completions)
+        vars(twin).update(
+            root_async_client=client,
+            async_client=client.chat.completions,
+            stream_chunk_timeout=None,  # the synchronous hook has none
+        )
         return cast("BaseChatModel", twin)
+
+    def _connections(self, root: openai.AsyncOpenAI) -> Any:
+        """One set of connections for each endpoint: making one takes milliseconds."""
+        key = (str(root.base_url), repr(root.timeout))
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = openai.DefaultAsyncHttpxClient(
+                    base_url=root.base_url, timeout=root.timeout
+                )
+            return self._clients[key]
 
     async def aclose(self) -> None:
         """Close the detached connections, on the loop that used them."""
         with self._lock:
             clients, self._clients = list(self._clients.values()), {}
-        for _, client in clients:
-            await client.close()
+        for client in clients:
+            await client.aclose()
+
+
+def _package(hook: Any) -> str:
+    return str(getattr(hook, "__module__", "")).partition(".")[0]
 
 
 def _with(

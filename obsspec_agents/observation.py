@@ -77,6 +77,11 @@ class Normalizer:
         Raises:
             ConfigurationError: the pattern is not a regular expression.
         """
+        if isinstance(tools, str):
+            raise ConfigurationError(
+                f"normaliser {name!r}: tools must be a collection of names, not the string "
+                f"{tools!r}: pass [{tools!r}]"
+            )
         try:
             compiled = re.compile(pattern)
         except re.error as error:

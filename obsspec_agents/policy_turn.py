@@ -115,6 +115,7 @@ class PolicyTurn:
         if self._generation is None:
             return
         try:
+            self._raise_lost()
             yield from self._generation.replay(run_manager)
         except Exception as error:  # noqa: BLE001 - raised on, unless it says nothing
             self._refetch_or_raise(error)
@@ -126,11 +127,18 @@ class PolicyTurn:
         if self._generation is None:
             return
         try:
+            self._raise_lost()
             async with aclosing(self._generation.areplay(run_manager)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         except Exception as error:  # noqa: BLE001 - raised on, unless it says nothing
             self._refetch_or_raise(error)
+
+    def _raise_lost(self) -> None:
+        """A connection that was lost before the request came is not replayed up to there."""
+        error = None if self._generation is None else self._generation.error
+        if error is not None and is_transport_fault(error):
+            raise error
 
     def _refetch_or_raise(self, error: Exception) -> None:
         """Only what says nothing about the answer gets a fresh call, and only while nothing

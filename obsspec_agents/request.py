@@ -63,7 +63,7 @@ class Request:
         All messages are copied: what the key is made of is what is generated from, though
         the graph, or the model's hook, should change a message in place.
         """
-        return replace(self, messages=copy.deepcopy([*self.messages, *messages]))
+        return replace(self, messages=[_copied(m) for m in (*self.messages, *messages)])
 
     @cached_property
     def key(self) -> str:
@@ -100,13 +100,16 @@ class Request:
         wire: Callable[..., Mapping[str, Any]] | None = getattr(
             self.model, "_get_request_payload", None
         )
-        if wire is not None:
-            return _without_transport(wire(list(self.messages), stop=stop, **self.kwargs))
-        return {
+        everything = {
             "messages": [_message_form(message) for message in self.messages],
             "stop": stop,
             "kwargs": _without_transport(self.kwargs),
         }
+        if wire is None:
+            return everything
+        payload = _without_transport(wire(list(self.messages), stop=stop, **self.kwargs))
+        # A hook of another origin may send more than the payload says.
+        return payload if _sends_its_payload(self.model, self.mode) else [payload, everything]
 
 
 def _without_transport(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,17 +132,55 @@ def _settings(model: BaseChatModel) -> dict[str, Any]:
     for name in type(model).model_fields:
         value = values.get(name)
         try:
-            settings[name] = json.dumps(value)
+            settings[name] = json.dumps(value, default=_setting)
         except (TypeError, ValueError):
             settings[name] = id(value)
     return settings
 
 
+def _setting(value: Any) -> Any:
+    return _fields(value) if isinstance(value, BaseModel) else id(value)
+
+
+def _fields(value: BaseModel) -> dict[str, Any]:
+    """Every field as it is: ``model_dump`` drops what a field's declared type lacks."""
+    cls = type(value)
+    return {"of": f"{cls.__module__}.{cls.__qualname__}", "fields": dict(value)}
+
+
+def _sends_its_payload(model: BaseChatModel, mode: Mode) -> bool:
+    """Whether the hooks come from the same package as what says their payload."""
+    hooks = ("_stream", "_astream") if mode is Mode.STREAM else ("_generate", "_agenerate")
+    cls = original_class(model)
+    origins = {
+        getattr(getattr(cls, name), "__module__", "").partition(".")[0]
+        for name in (*hooks, "_get_request_payload")
+    }
+    return len(origins) == 1
+
+
+def original_class(model: BaseChatModel) -> type[BaseChatModel]:
+    """The class that the user's model had before it was wrapped."""
+    cls = type(model)
+    return next(base for base in cls.__mro__ if not base.__dict__.get("_obsspec_joins", False))
+
+
+def _copied(message: BaseMessage) -> BaseMessage:
+    """A copy that shares nothing that can be changed in place, but for the artifact, which
+    is not for the model and may be huge."""
+    copied = message.model_copy()
+    for name, value in vars(message).items():
+        if name != "artifact" and not isinstance(value, (str, int, float, type(None))):
+            vars(copied)[name] = copy.deepcopy(value)
+    return copied
+
+
 def _canonical(value: Any) -> Any:
     if isinstance(value, type) and issubclass(value, BaseModel):
-        return {"schema": value.model_json_schema(), "of": f"{value.__module__}.{value.__name__}"}
+        # What is parsed is an instance of this very class, not of one made like it.
+        return {"class": id(value), "of": f"{value.__module__}.{value.__name__}"}
     if isinstance(value, BaseModel):
-        return value.model_dump()
+        return _fields(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (set, frozenset)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
@@ -87,7 +87,9 @@ class RunRegistry:
         try:
             yield run
         finally:
-            _marked.reset(token)
+            # Left in another context than it was entered in, the mark is that one's to forget.
+            with suppress(ValueError):
+                _marked.reset(token)
             self.end(run)
 
     def end(self, run: RunState) -> None:

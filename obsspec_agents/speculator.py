@@ -101,6 +101,7 @@ class Speculator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check(expiry_s=expiry_s, max_in_flight=max_in_flight, world_model=world_model)
+        _check_kinds(normalizers=normalizers, exclude_tools=exclude_tools, sink=sink)
         self.enabled = enabled and not _switched_off()
         self.normalizers = tuple(normalizers)
         self.exclude_tools = frozenset(exclude_tools)
@@ -139,6 +140,7 @@ class Speculator:
         """
         self.enabled = False
         self._runs.end_all()
+        self.launcher.close()
         self._finalizer()
         if self._owns_world_model:
             self.world_model.close()
@@ -260,6 +262,8 @@ class Speculator:
             while (active := run.steps.get(key)) and active.step.calls[call_id].ended is not None:
                 key += "'"  # the same message's tools run once more
             is_new = active is None
+            if run.ended:
+                return None
             if active is None:
                 active = self._new_step(run, key, message, messages, lineage, tools)
                 run.steps[key] = active
@@ -369,9 +373,9 @@ def _switched_off() -> bool:
 def _check(*, expiry_s: float, max_in_flight: int | None, world_model: WorldModel | None) -> None:
     if not expiry_s > 0:
         raise ConfigurationError(f"expiry_s must be above 0 seconds, not {expiry_s!r}")
-    if max_in_flight is not None and max_in_flight < 1:
+    if max_in_flight is not None and not (isinstance(max_in_flight, int) and max_in_flight >= 1):
         raise ConfigurationError(
-            f"max_in_flight must be at least 1, not {max_in_flight!r}; "
+            f"max_in_flight must be a number of at least 1, not {max_in_flight!r}; "
             "enabled=False turns speculation off"
         )
     if world_model is not None and not isinstance(world_model, WorldModel):
@@ -379,3 +383,20 @@ def _check(*, expiry_s: float, max_in_flight: int | None, world_model: WorldMode
             f"world_model must be a WorldModel, not {type(world_model).__name__}: "
             "subclass obsspec_agents.WorldModel and define predict or apredict"
         )
+
+
+def _check_kinds(*, normalizers: object, exclude_tools: object, sink: object) -> None:
+    if not isinstance(normalizers, Sequence) or not all(
+        isinstance(normalizer, Normalizer) for normalizer in normalizers
+    ):
+        raise ConfigurationError(
+            f"normalizers must be a sequence of Normalizer, not {normalizers!r}: "
+            "Normalizer.substitute(name, pattern, replacement) makes one"
+        )
+    if isinstance(exclude_tools, str):
+        raise ConfigurationError(
+            f"exclude_tools must be a collection of names, not the string {exclude_tools!r}: "
+            f"pass {{{exclude_tools!r}}}"
+        )
+    if sink is not None and not callable(sink):
+        raise ConfigurationError(f"sink must be a function that takes an event, not {sink!r}")

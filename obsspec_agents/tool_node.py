@@ -13,6 +13,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from langgraph.types import Command
 
+from obsspec_agents.errors import ConfigurationError
 from obsspec_agents.observation import normalize, observations_in
 from obsspec_agents.run_state import ActiveStep, RunState
 from obsspec_agents.speculator import Speculator
@@ -66,6 +67,11 @@ class SpeculativeToolNode(ToolNode):
             wrap_tool_call=wrap_tool_call,
             awrap_tool_call=awrap_tool_call,
         )
+        if not isinstance(speculator, Speculator):
+            raise ConfigurationError(
+                f"SpeculativeToolNode takes a Speculator, not {type(speculator).__name__}: "
+                "Speculator(world_model) makes one of a world model"
+            )
         self.speculator = speculator
 
     def _run_one(self, call: ToolCall, input_type: InputType, tool_runtime: ToolRuntime) -> Any:

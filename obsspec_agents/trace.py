@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from obsspec_agents.errors import ConfigurationError
-from obsspec_agents.events import Event
+from obsspec_agents.events import Event, RunEnded
 from obsspec_agents.redact import redact_data
 
 __all__ = ["Trace"]
@@ -21,9 +21,10 @@ _FLUSH_EVERY = 64
 class Trace:
     """A sink that appends events to ``trace.jsonl`` in a run folder.
 
-    The first line is a header: format version, and the wall time (Unix seconds) at which
-    the clock showed ``clock_zero``. Texts are redacted before they are written. The file
-    is flushed every few dozen events and at :meth:`close`. Thread-safe.
+    A header comes first, also where a trace is continued: format version, and the wall time
+    (Unix seconds) at which the clock showed ``clock``. Texts are redacted before they are
+    written. The file is flushed when a run ends, every few dozen events, and at
+    :meth:`close`. Thread-safe.
 
     Raises:
         ConfigurationError: the folder can't be made or written to.
@@ -33,7 +34,7 @@ class Trace:
         self.path = Path(folder) / "trace.jsonl"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] | None = self.path.open("w", encoding="utf-8")
+            self._file: IO[str] | None = self.path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(
                 f"the trace folder {str(folder)!r} can't be written to: {error}"
@@ -45,6 +46,8 @@ class Trace:
     def __call__(self, event: Event) -> None:
         """Append one event."""
         self._write(redact_data({"event": type(event).__name__, **asdict(event)}))
+        if isinstance(event, RunEnded):
+            self.flush()
 
     def _write(self, line: dict[str, Any]) -> None:
         text = json.dumps(line, separators=(",", ":")) + "\n"
@@ -54,6 +57,13 @@ class Trace:
             self._file.write(text)
             self._unflushed += 1
             if self._unflushed >= _FLUSH_EVERY:
+                self._file.flush()
+                self._unflushed = 0
+
+    def flush(self) -> None:
+        """Hand what was written to the file."""
+        with self._lock:
+            if self._file is not None:
                 self._file.flush()
                 self._unflushed = 0
 

@@ -12,12 +12,17 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["MAX_WORKERS", "in_worker"]
+__all__ = ["MAX_WORKERS", "WorkersBusyError", "in_worker"]
 
 MAX_WORKERS = 256
 """Threads at once in the process; more are refused, so that hanging ones can't pile up."""
 
 T = TypeVar("T")
+
+
+class WorkersBusyError(RuntimeError):
+    """So many threads are busy or hanging that no more is begun."""
+
 
 _free = threading.BoundedSemaphore(MAX_WORKERS)
 
@@ -28,10 +33,10 @@ async def in_worker(function: Callable[[], T]) -> T:
     Cancelling stops the wait, not the function.
 
     Raises:
-        RuntimeError: so many are running that no more is begun.
+        WorkersBusyError: so many are running that no more is begun.
     """
     if not _free.acquire(blocking=False):
-        raise RuntimeError(f"all {MAX_WORKERS} worker threads are busy or hanging")
+        raise WorkersBusyError(f"all {MAX_WORKERS} worker threads are busy or hanging")
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
