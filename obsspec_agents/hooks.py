@@ -49,6 +49,7 @@ TokenCall = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments of one ``on_llm_new_token`` call that a hook made itself."""
 
 
+_REFUSED_FOR_LOAD = (429, 502, 503)
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 
 
@@ -185,15 +186,20 @@ def is_transport_fault(error: BaseException) -> bool:
     if isinstance(error, openai.APIConnectionError):
         return True
     if isinstance(error, openai.APIStatusError):
-        return error.status_code in (429, 502, 503)
+        return error.status_code in _REFUSED_FOR_LOAD
     if isinstance(error, (ConnectionError, socket.gaierror, WorkersBusyError)):
         return True
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return True
     if isinstance(error, TimeoutError):
         return False
-    # httpx and httpx2 share names; a stream cut in the middle raises these unwrapped.
+    # Other clients' errors are known by their shape. A stream cut in the middle raises those
+    # of httpx and httpx2 unwrapped; the two share names.
+    if getattr(error, "status_code", None) in _REFUSED_FOR_LOAD:
+        return True
     names = {cls.__name__ for cls in type(error).__mro__}
     if names & {"ConnectTimeout", "PoolTimeout"}:
+        return True
+    if "APIConnectionError" in names and "APITimeoutError" not in names:
         return True
     return "TransportError" in names and "TimeoutException" not in names

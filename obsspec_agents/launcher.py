@@ -137,6 +137,7 @@ class Launcher:
         step = active.step
         stage = "prediction"
         try:
+            await asyncio.sleep(0)  # an eager task would begin on the tool's path
             with tracing_context(enabled=False, parent=False):
                 predicted = await predict_step(
                     self._owner.world_model,
@@ -320,6 +321,7 @@ class Launcher:
 
 
 async def _produce(generation: Generation) -> None:
+    await asyncio.sleep(0)  # an eager task would begin under our lock
     with tracing_context(enabled=False, parent=False):
         await generation.produce()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -71,5 +72,6 @@ class Trace:
         """Flush and close. Later events are dropped. Idempotent."""
         with self._lock:
             if self._file is not None:
-                self._file.close()
-                self._file = None
+                file, self._file = self._file, None
+                with suppress(OSError):  # a full disk is no reason to fail a run that is done
+                    file.close()

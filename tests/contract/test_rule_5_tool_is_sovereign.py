@@ -479,7 +479,7 @@ async def test_a_retried_tool(
         ran: list[str] = []
         run = await played(graph(ran, make_speculator(Oracle(predict))))
         assert run[0] == plain[0]
-        assert ran == plain_ran
+        assert sorted(ran) == sorted(plain_ran)  # siblings of one instant have no order
     # Every step has its end at the request that follows, not at the end of the run.
     assert {e.outcome for e in events if isinstance(e, StepEnded)} <= {
         "committed",
