@@ -1,4 +1,4 @@
-# make demo   the terminal agent: off, cold, warm (about three minutes)
+# make demo   the terminal agent: off, cold, warm (three to four minutes)
 # make test   the whole test suite
 PYTHON ?= python3
 VENV   ?= .venv

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,7 +61,7 @@ def demo(
         float, typer.Option(help="Seconds that a remote sandbox adds to each command.")
     ] = 1.0,
     concurrency: Annotated[
-        int | None, typer.Option(help="Rollouts at a time; by default 12 a core.")
+        int | None, typer.Option(help="Rollouts at a time; by default 10 a core.")
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where logs and traces go; by default a new one here.")
@@ -126,9 +128,13 @@ def _show_demo(result: DemoResult, tool_rtt: float, *, written: bool) -> None:
         f"Tool round trip: {tool_rtt:g} s added to every command, in all runs. "
         f"Normalised in all runs: {', '.join(n.name for n in NORMALIZERS)}."
     )
-    out.print("Tool seconds are summed over rollouts, which run at the same time.")
+    out.print(
+        "Sums are over rollouts, which run at the same time. Cold starts empty and learns from "
+        "the siblings that run beside it; warm knows the log of set A and learns nothing more. "
+        "Two tasks are not in A."
+    )
     rollout = result.shown_rollout()
-    out.print(f"\nOne rollout, {escape(rollout)}:")
+    out.print(f"\nThe rollout in which warm hid the most, {escape(rollout)}:")
     shown = [(run.name, run.spans(rollout)) for run in (runs[0], runs[-1])]
     out.print(timeline(shown, width=max(40, min(out.width - 25, 110))), markup=False)
     out.print()
@@ -137,8 +143,9 @@ def _show_demo(result: DemoResult, tool_rtt: float, *, written: bool) -> None:
     else:
         out.print("The transcripts DIFFER. The first difference, off above:")
         out.print(str(result.difference), markup=False, highlight=False)
-    traces = " ".join(str(run.speculator.trace_path) for run in runs)
-    out.print(f"Traces: {traces}", markup=False, highlight=False, soft_wrap=True)
+    names = ",".join(run.name for run in runs)
+    place = f"Traces: {result.folder}/{{{names}}}/trace.jsonl"
+    out.print(place, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -214,8 +221,15 @@ def _needs(module: str, extra: str, purpose: str) -> None:
         raise MissingExtraError(module, extra, purpose)
 
 
+def _terminated(number: int, frame: object) -> None:
+    """End as after Ctrl-C, so that all that was started is closed."""
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """Run the command line; errors of ours are one line on stderr."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except KeyboardInterrupt:

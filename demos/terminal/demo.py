@@ -43,7 +43,7 @@ from .tasks import Task
 
 __all__ = ["Demo", "DemoResult", "recorded_endpoint", "set_a", "set_b"]
 
-ROLLOUTS_A_CORE = 12
+ROLLOUTS_A_CORE = 10
 SIBLINGS_A = 3
 SIBLINGS_B = 4
 UNSEEN_TASKS = 2
@@ -219,8 +219,10 @@ class Demo:
 def recorded_endpoint(recording: Path, pace: float = 1.0) -> Iterator[str]:
     """The recorded endpoint in a process of its own; gives its URL."""
     command = [sys.executable, "-m", "obsspec_agents.replay", str(recording)]
-    command += ["--unknown", "nearest", "--pace", str(pace)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command += ["--unknown", "nearest", "--pace", str(pace), "--with-stdin"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None  # noqa: S101 - it is a pipe
             url = process.stdout.readline().strip()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import threading
 from typing import get_args
 
 from obsspec_agents.errors import ObsSpecError
@@ -18,8 +21,12 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--pace", type=float, default=1.0, help="factor on recorded times")
     parser.add_argument("--unknown", choices=get_args(Unknown), default="error")
+    parser.add_argument("--with-stdin", action="store_true", help="stop when standard input ends")
     parser.add_argument("--allow-remote", action="store_true", help="allow any --host")
     options = parser.parse_args()
+    if options.with_stdin:
+        threading.Thread(target=_stop_with_stdin, daemon=True).start()
+    del options.with_stdin
 
     def ready(url: str) -> None:
         print(url, flush=True)
@@ -30,6 +37,12 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _stop_with_stdin() -> None:
+    """Whoever started the server is gone, however it went."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ class Summary:
     refetched: int = 0
     failures: int = 0
     hidden_seconds: float = 0.0
+    policy_seconds: float = 0.0
+    """Sum over all policy calls of the time that their graph waited for them."""
     tool_seconds: float = 0.0
     """Sum over ended runs of the union of their tool intervals."""
     wasted_tokens: int = 0
@@ -78,6 +80,7 @@ class Summary:
                 self.tool_seconds += event.tool_seconds
             case PolicyAnswered():
                 self.turns += 1
+                self.policy_seconds += event.seconds
             case StepEnded():
                 self._add_step(event)
             case GenerationCommitted():

@@ -35,7 +35,10 @@ def comparison_table(rows: Sequence[RunRow], *, title: str | None = None) -> Tab
         f"  of {rows[0].name}" if rows else "",
         *(f"{row.seconds / base:.2f}" if base else "-" for row in rows),
     )
-    table.add_row("tool seconds", *(f"{row.summary.tool_seconds:.1f}" for row in rows))
+    table.add_row("tool seconds, sum", *(f"{row.summary.tool_seconds:.1f}" for row in rows))
+    table.add_row(
+        "waiting for the policy, sum", *(f"{row.summary.policy_seconds:.1f}" for row in rows)
+    )
     for label, value in _SPECULATION:
         table.add_row(label, *(value(row.summary) if row.speculates else "-" for row in rows))
     table.add_row("tool latency, median", *(_latency(row.summary.tool_latency) for row in rows))
@@ -43,7 +46,7 @@ def comparison_table(rows: Sequence[RunRow], *, title: str | None = None) -> Tab
 
 
 _SPECULATION: tuple[tuple[str, Callable[[Summary], str]], ...] = (
-    ("hidden seconds", lambda s: f"{s.hidden_seconds:.1f}"),
+    ("hidden seconds, sum", lambda s: f"{s.hidden_seconds:.1f}"),
     ("committed, calls seen before", lambda s: str(s.committed_seen)),
     ("committed, new calls", lambda s: str(s.committed_new)),
     ("missed", lambda s: str(s.missed)),

@@ -75,8 +75,8 @@ def timeline(runs: Sequence[tuple[str, Sequence[Span]]], width: int = 100) -> st
             head = f"{name:<{label}} {row:<6} "
             tail = f" {_length(found):.1f} s" if row == ROWS[0] else ""
             lines.append(head + "".join(_cells(mine, origin, scale, width)).rstrip() + tail)
-    legend = "█ waits for the policy   ▒ waits for the tool   "
-    return "\n".join([*lines, legend + "▓ written ahead, committed   x written ahead, dropped"])
+    waits, ahead = "█ policy   ▒ tool   ", "▓ ahead, committed   x ahead, dropped"
+    return "\n".join([*lines, waits + ahead])
 
 
 def _length(found: Sequence[Span]) -> float:

@@ -131,7 +131,7 @@ def test_demo_prints_a_table_a_timeline_and_the_verdict(
 ) -> None:
     assert run_demo(monkeypatch, tmp_path) == 0
     text = capsys.readouterr().out
-    assert "hidden seconds" in text
+    assert "hidden seconds, sum" in text
     assert "not sampled from a model" in " ".join(text.split())
     assert "durations" in text
     assert "All 1 transcripts are identical" in text

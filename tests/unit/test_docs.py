@@ -39,6 +39,11 @@ def test_documented_code_runs(
             assert names["answer"].text == "It is a word."  # type: ignore[attr-defined]
 
 
+def test_no_page_has_a_blank_to_fill_in() -> None:
+    for page in PAGES:
+        assert not re.search(r"@[A-Z_]+@|TODO|TBD", page.read_text("utf-8")), page.name
+
+
 def test_the_pages_have_code() -> None:
     assert len(BLOCKS) >= 6
 

@@ -115,7 +115,7 @@ def test_the_table_shows_hidden_seconds_beside_wall_time() -> None:
     }
     assert [cell.strip() for cell in rows["wall seconds"]] == ["10.0", "7.5"]
     assert [cell.strip() for cell in rows["of off"]] == ["1.00", "0.75"]
-    assert [cell.strip() for cell in rows["hidden seconds"]] == ["-", "1.0"]
+    assert [cell.strip() for cell in rows["hidden seconds, sum"]] == ["-", "1.0"]
     assert [cell.strip() for cell in rows["committed, new calls"]] == ["-", "1"]
 
 
