@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -88,8 +87,8 @@ def _checked(prediction: Any, max_chars: int) -> Prediction:
         )
     text = prediction.observation.text
     probability = prediction.probability
-    if not isinstance(probability, (int, float)) or not math.isfinite(probability):
-        raise ValueError(f"a prediction's probability must be a number, not {probability!r}")
+    if not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
+        raise ValueError(f"a prediction's probability must be in [0, 1], not {probability!r}")
     if text is None or len(text) > max_chars or not _encodable(text):
         raise SkipStep(SkipReason.UNUSABLE_PREDICTION)
     return prediction

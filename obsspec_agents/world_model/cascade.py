@@ -18,14 +18,22 @@ class CascadeWorldModel(WorldModel):
     What calls really returned is told to all of them. As thread-safe as its members.
 
     Raises:
-        ConfigurationError: there are no members.
+        ConfigurationError: there are no members, or one is no world model.
     """
 
     name = "cascade"
 
     def __init__(self, members: Sequence[WorldModel]) -> None:
-        if not members:
-            raise ConfigurationError("a cascade needs at least one world model, got none")
+        if not isinstance(members, Sequence) or not members:
+            raise ConfigurationError(
+                f"a cascade needs a sequence of at least one world model, not {members!r}"
+            )
+        for member in members:
+            if not isinstance(member, WorldModel):
+                raise ConfigurationError(
+                    f"a cascade is made of world models, {member!r} is none; is it a class "
+                    "that should be called?"
+                )
         self.members = tuple(members)
         self.instant = all(member.instant for member in self.members)
 

@@ -16,7 +16,16 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
-from obsspec_agents import ConfigurationError, Normalizer, Speculator, speculative
+from obsspec_agents import (
+    CascadeWorldModel,
+    ConfigurationError,
+    Normalizer,
+    Observation,
+    Prediction,
+    RecallWorldModel,
+    Speculator,
+    speculative,
+)
 from obsspec_agents.events import Event, SkipReason, StepEnded
 from obsspec_agents.hooks import is_transport_fault
 from obsspec_agents.model_pool import ModelPool
@@ -254,6 +263,9 @@ def test_closing_wakes_whoever_waits(make_speculator: MakeSpeculator) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
+        lambda: CascadeWorldModel([]),
+        lambda: CascadeWorldModel([RecallWorldModel]),  # type: ignore[list-item]
+        lambda: CascadeWorldModel(RecallWorldModel()),  # type: ignore[arg-type]
         lambda: Speculator(normalizers=[lambda s: s]),  # type: ignore[list-item]
         lambda: Speculator(exclude_tools="slow"),
         lambda: Speculator(sink=3),  # type: ignore[arg-type]
@@ -266,3 +278,13 @@ def test_closing_wakes_whoever_waits(make_speculator: MakeSpeculator) -> None:
 def test_what_cannot_work_is_refused_where_it_is_made(wrong: Callable[[], Any]) -> None:
     with pytest.raises(ConfigurationError):
         wrong()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("probability", [1.5, -0.1, float("nan"), "high"])
+async def test_a_probability_is_one(make_speculator: MakeSpeculator, probability: Any) -> None:
+    oracle = Oracle(lambda c: [Prediction(Observation(right(c)), probability, "oracle")])
+    speculator = make_speculator(oracle)
+    await agent(Policy(two_turns()), [Shell().tool], speculator).ainvoke(START_STATE)
+    assert speculator.summary.committed == 0
+    assert speculator.summary.failures == 1
