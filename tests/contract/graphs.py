@@ -59,6 +59,8 @@ def transcript(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
 class Everything(BaseCallbackHandler):
     """Writes down every callback of a run, by name and payload."""
 
+    run_inline = True  # in threads, the order of two siblings' callbacks would be anybody's
+
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []
 
