@@ -25,14 +25,11 @@ from obsspec_agents.hooks import (
     start,
     start_in_thread,
 )
-from obsspec_agents.request import Mode, Request
+from obsspec_agents.request import Request, origins
 
 __all__ = ["ModelPool"]
 
 Starter = Callable[[Request, AsyncTokenRecorder], Started]
-
-
-_GENERATE_HOOKS = ("_generate", "_agenerate")
 
 
 class ModelPool:
@@ -63,8 +60,7 @@ class ModelPool:
         module = sys.modules.get("langchain_openai.chat_models.base")
         if module is None or not isinstance(model, module.BaseChatOpenAI):
             return None
-        hooks = ("_stream", "_astream") if request.mode is Mode.STREAM else _GENERATE_HOOKS
-        if any(_package(getattr(type(model), hook)) != "langchain_openai" for hook in hooks):
+        if origins(type(model), request.mode.hooks) != {"langchain_openai"}:
             return None
         fields = vars(model)
         root, sync_root = fields["root_async_client"], fields["root_client"]
@@ -98,10 +94,6 @@ class ModelPool:
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await client.aclose()
-
-
-def _package(hook: Any) -> str:
-    return str(getattr(hook, "__module__", "")).partition(".")[0]
 
 
 def _with(

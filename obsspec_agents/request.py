@@ -39,6 +39,11 @@ class Mode(StrEnum):
     GENERATE = "generate"
     STREAM = "stream"
 
+    @property
+    def hooks(self) -> tuple[str, str]:
+        """The names of the synchronous and of the asynchronous hook."""
+        return (f"_{self.value}", f"_a{self.value}")
+
 
 @dataclass(frozen=True)
 class Request:
@@ -100,16 +105,18 @@ class Request:
         wire: Callable[..., Mapping[str, Any]] | None = getattr(
             self.model, "_get_request_payload", None
         )
-        everything = {
+        payload = None
+        if wire is not None:
+            payload = _without_transport(wire(list(self.messages), stop=stop, **self.kwargs))
+            if _sends_its_payload(self.model, self.mode):
+                return payload
+        # A hook of another origin may send more than the payload says.
+        return {
+            "payload": payload,
             "messages": [_message_form(message) for message in self.messages],
             "stop": stop,
             "kwargs": _without_transport(self.kwargs),
         }
-        if wire is None:
-            return everything
-        payload = _without_transport(wire(list(self.messages), stop=stop, **self.kwargs))
-        # A hook of another origin may send more than the payload says.
-        return payload if _sends_its_payload(self.model, self.mode) else [payload, everything]
 
 
 def _without_transport(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,13 +157,14 @@ def _fields(value: BaseModel) -> dict[str, Any]:
 
 def _sends_its_payload(model: BaseChatModel, mode: Mode) -> bool:
     """Whether the hooks come from the same package as what says their payload."""
-    hooks = ("_stream", "_astream") if mode is Mode.STREAM else ("_generate", "_agenerate")
-    cls = original_class(model)
-    origins = {
-        getattr(getattr(cls, name), "__module__", "").partition(".")[0]
-        for name in (*hooks, "_get_request_payload")
+    return len(origins(original_class(model), (*mode.hooks, "_get_request_payload"))) == 1
+
+
+def origins(cls: type[BaseChatModel], methods: Iterable[str]) -> set[str]:
+    """The packages that a class has these methods from."""
+    return {
+        str(getattr(getattr(cls, method), "__module__", "")).partition(".")[0] for method in methods
     }
-    return len(origins) == 1
 
 
 def original_class(model: BaseChatModel) -> type[BaseChatModel]:
